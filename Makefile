@@ -1,0 +1,54 @@
+# coupon: a coupon and flash-sale engine for PostgreSQL.
+#
+#   make          builds the extension          make install   installs it
+#   make demo     sets everything up and runs a flash sale
+#   make check    sets everything up and runs all tests
+#   make bench    prints the table of figures in README.md
+
+EXTENSION = coupon
+EXTVERSION = 1.0
+MODULE_big = coupon
+
+OBJS = \
+	src/cache.o \
+	src/catalog.o \
+	src/claim.o \
+	src/coupon.o \
+	src/fold.o \
+	src/guard.o \
+	src/guc.o \
+	src/id.o \
+	src/journal.o \
+	src/outcome.o \
+	src/query.o \
+	src/receive.o \
+	src/role.o \
+	src/rows.o \
+	src/stat.o \
+	src/stock.o \
+	src/template.o \
+	src/template_load.o \
+	src/verify.o \
+	src/wallet.o
+
+# The install script's parts, in the order in which they are joined.
+PARTS = guard id outcome role template stock claim wallet stat privileges
+
+DATA_built = coupon--$(EXTVERSION).sql
+EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
+
+PG_CPPFLAGS = -I$(srcdir)/src -DCOUPON_VERSION='"$(EXTVERSION)"'
+PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
+	-Wno-missing-field-initializers -Wno-declaration-after-statement
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+ifneq ($(PGXS),)
+include $(PGXS)
+endif
+
+coupon--$(EXTVERSION).sql: $(PARTS:%=sql/install/%.sql)
+	cat $^ > $@
+
+# PGXS does not know which objects include which headers.
+$(OBJS): $(wildcard src/*.h)

@@ -1,0 +1,125 @@
+-- What a dump contains; of a partitioned table each leaf, since its parent
+-- alone would dump no rows.
+SELECT pg_extension_config_dump('coupon_template', '');
+SELECT pg_extension_config_dump('coupon_stock', '');
+SELECT pg_extension_config_dump('coupon_watermark', '');
+SELECT pg_extension_config_dump('coupon_role', '');
+DO $$
+BEGIN
+    FOR i IN 0..31 LOOP
+        PERFORM pg_extension_config_dump(format('@extschema@.user_coupon_%s', i)::regclass, '');
+    END LOOP;
+END
+$$;
+
+-- Granting
+
+-- Which objects a kind of role needs.
+CREATE FUNCTION coupon_grant_objects(kind text)
+    RETURNS TABLE (object text, privileges text)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT format('FUNCTION %s', p.oid::regprocedure), 'EXECUTE'
+    FROM pg_proc p
+    WHERE p.pronamespace = '@extschema@'::regnamespace
+      AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
+                         'coupon_template_get', 'coupon_shop_allowed')
+           OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
+               'coupon_wallet_count'))
+           OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
+               'coupon_receive_new_user'))
+           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold'))
+           OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
+               'coupon_stat_cache_counters', 'coupon_server_state')))
+      AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                  WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                    AND d.deptype = 'e' AND e.extname = 'coupon')
+    UNION ALL
+    SELECT 'TABLE @extschema@.coupon_template', 'SELECT, INSERT, UPDATE, DELETE'
+    WHERE kind = 'operator'
+    UNION ALL
+    SELECT format('TABLE @extschema@.%I', v), 'SELECT'
+    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_health']) AS v
+    WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    SELECT 'SCHEMA @extschema@', 'USAGE'
+    $$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_grant_objects(text) IS 'lists what coupon_grant gives to a kind of role';
+
+CREATE FUNCTION coupon_grant(role regrole, kind text, shop_number bigint DEFAULT NULL)
+    RETURNS void
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+DECLARE
+    r record;
+BEGIN
+    IF role IS NULL OR role::oid = 0 THEN
+        RAISE EXCEPTION 'role must be given' USING ERRCODE = 'VC012',
+            HINT = 'Create the role first: coupon_grant makes none.';
+    END IF;
+    IF kind IS NULL OR kind NOT IN ('application', 'operator', 'monitor') THEN
+        RAISE EXCEPTION '"%" is not a kind of role', COALESCE(kind, 'NULL') USING ERRCODE = 'VC012',
+            HINT = 'Use application, operator or monitor.';
+    END IF;
+    IF shop_number <= 0 THEN
+        RAISE EXCEPTION 'shop number % is not positive', shop_number USING ERRCODE = 'VC012';
+    END IF;
+    INSERT INTO @extschema@.coupon_role (role_name, kind, shop_number)
+    SELECT a.rolname, coupon_grant.kind, coupon_grant.shop_number
+    FROM pg_authid a WHERE a.oid = role
+    ON CONFLICT DO NOTHING;
+    FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
+        EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
+    END LOOP;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_grant(regrole, text, bigint) IS
+    'gives a role what an application, operator or monitor needs, bound to a shop if one is named';
+
+CREATE FUNCTION coupon_grant_revoke(role regrole, kind text, shop_number bigint DEFAULT NULL)
+    RETURNS void
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+DECLARE
+    r record;
+    k text;
+BEGIN
+    DELETE FROM @extschema@.coupon_role c USING pg_authid a
+    WHERE a.oid = role AND c.role_name = a.rolname AND c.kind = coupon_grant_revoke.kind
+      AND c.shop_number IS NOT DISTINCT FROM coupon_grant_revoke.shop_number;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'role % has no such grant', role USING ERRCODE = 'VC012',
+            HINT = 'SELECT * FROM coupon_role lists them.';
+    END IF;
+    FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
+        EXECUTE format('REVOKE %s ON %s FROM %s', r.privileges, r.object, role);
+    END LOOP;
+    -- What the role's other grants need as well.
+    FOR k IN SELECT DISTINCT c.kind FROM @extschema@.coupon_role c JOIN pg_authid a ON c.role_name = a.rolname
+             WHERE a.oid = role LOOP
+        FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(k) LOOP
+            EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
+        END LOOP;
+    END LOOP;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_grant_revoke(regrole, text, bigint) IS 'takes back what coupon_grant has given';
+
+-- Nothing to PUBLIC.
+DO $$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN SELECT p.oid::regprocedure AS f FROM pg_proc p
+             WHERE p.pronamespace = '@extschema@'::regnamespace
+               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard')
+               AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                           WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                             AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', r.f);
+    END LOOP;
+END
+$$;

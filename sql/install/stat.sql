@@ -1,0 +1,98 @@
+-- Seeing inside
+
+CREATE FUNCTION coupon_stat_entries()
+    RETURNS TABLE (template_id bigint, quota bigint, issued bigint, in_flight bigint,
+                   stock_left bigint, claims bigint, claims_per_second float8,
+                   refused jsonb, returned bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_stat_entries';
+COMMENT ON FUNCTION coupon_stat_entries() IS 'what the shared cache holds of this database; use the view coupon_stat';
+
+CREATE FUNCTION coupon_stat_cache_counters(OUT capacity int, OUT entries int, OUT lookups bigint,
+                                           OUT loads bigint, OUT refreshes bigint, OUT unknown bigint,
+                                           OUT evictions bigint, OUT invalidations bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_stat_cache_counters';
+COMMENT ON FUNCTION coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
+
+CREATE FUNCTION coupon_server_state(OUT preloaded boolean, OUT in_recovery boolean,
+                                    OUT id_seconds_ahead bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_server_state';
+COMMENT ON FUNCTION coupon_server_state() IS 'what coupon_health cannot ask SQL';
+
+CREATE VIEW coupon_stat AS
+SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
+       s.stock_left, s.claims, s.claims_per_second, s.refused, s.returned
+FROM coupon_stat_entries() s JOIN coupon_template t ON t.id = s.template_id
+WHERE coupon_shop_allowed(t.shop_number);
+COMMENT ON VIEW coupon_stat IS
+    'templates in the shared cache: stock now; claims, refusals by outcome and returned units since the load';
+
+CREATE VIEW coupon_stat_cache AS
+SELECT c.capacity, c.entries, c.lookups, c.loads, c.refreshes, c.unknown, c.evictions,
+       c.invalidations,
+       round(1 - c.loads::numeric / nullif(c.lookups, 0), 4) AS hit_rate
+FROM coupon_stat_cache_counters() c;
+COMMENT ON VIEW coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
+
+CREATE VIEW coupon_health AS
+WITH state AS MATERIALIZED (SELECT * FROM coupon_server_state()),
+cache AS MATERIALIZED (SELECT * FROM coupon_stat_cache),
+mark AS MATERIALIZED (SELECT COALESCE(max(w.upto), 0) AS upto FROM coupon_watermark w WHERE w.holder = 0),
+unfolded AS MATERIALIZED (
+    SELECT count(*) AS n FROM (SELECT FROM user_coupon c
+        WHERE c.id > (SELECT upto FROM mark) LIMIT 1000001) x),
+triggers AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE g.tgenabled <> 'A') AS off,
+           count(*) AS n
+    FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+    WHERE p.proname IN ('coupon_template_guard', 'coupon_stock_guard', 'coupon_watermark_guard',
+                        'user_coupon_guard', 'coupon_role_changed')
+      AND p.pronamespace = '@extschema@'::regnamespace),
+oversold AS MATERIALIZED (
+    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota)
+SELECT 'preload' AS check_name,
+       CASE WHEN preloaded THEN 'ok' ELSE 'critical' END AS status,
+       CASE WHEN preloaded THEN 'the library is preloaded' ELSE 'nothing can be claimed' END AS detail,
+       CASE WHEN NOT preloaded THEN 'add coupon to shared_preload_libraries and restart' END AS advice
+FROM state
+UNION ALL
+SELECT 'triggers',
+       CASE WHEN off = 0 AND n = 106 THEN 'ok' ELSE 'critical' END,
+       format('%s of 106 triggers present, %s not ENABLE ALWAYS', n, off),
+       CASE WHEN off > 0 OR n <> 106
+            THEN 'ALTER TABLE … ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
+FROM triggers
+UNION ALL
+SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
+       format('%s templates have issued more than their quota', n),
+       CASE WHEN n > 0 THEN 'SELECT * FROM coupon_verify() WHERE NOT ok' END
+FROM oversold
+UNION ALL
+SELECT 'fold', CASE WHEN n <= 100000 THEN 'ok' ELSE 'warning' END,
+       format('%s coupons are not folded', CASE WHEN n > 1000000 THEN 'over 1000000' ELSE n::text END),
+       CASE WHEN n > 100000 THEN 'call coupon_fold() every few seconds: a restart has to count them' END
+FROM unfolded
+UNION ALL
+SELECT 'cache',
+       CASE WHEN evictions * 5 > lookups AND lookups > 10000 THEN 'warning' ELSE 'ok' END,
+       format('%s of %s places used, hit rate %s', entries, capacity, COALESCE(hit_rate::text, 'unknown')),
+       CASE WHEN evictions * 5 > lookups AND lookups > 10000 THEN 'raise coupon.max_templates' END
+FROM cache
+UNION ALL
+SELECT 'durability',
+       CASE WHEN current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off' THEN 'critical'
+            WHEN current_setting('synchronous_commit') = 'off' THEN 'warning' ELSE 'ok' END,
+       format('fsync %s, full_page_writes %s, synchronous_commit %s', current_setting('fsync'),
+              current_setting('full_page_writes'), current_setting('synchronous_commit')),
+       CASE WHEN 'off' IN (current_setting('fsync'), current_setting('full_page_writes'),
+                           current_setting('synchronous_commit'))
+            THEN 'a crash may lose coupons that users were told they have' END
+UNION ALL
+SELECT 'clock', CASE WHEN id_seconds_ahead <= 1 THEN 'ok' ELSE 'warning' END,
+       format('ids are %s s ahead of the clock', id_seconds_ahead),
+       CASE WHEN id_seconds_ahead > 1 THEN 'the clock was set back; ids stay unique and ordered, but not by time' END
+FROM state;
+COMMENT ON VIEW coupon_health IS 'one row per check: ok, warning or critical, and what to do';
+

@@ -1,0 +1,145 @@
+-- Stock: what has been issued, durably
+
+CREATE TABLE coupon_stock (
+    template_id bigint NOT NULL,
+    holder      int NOT NULL CHECK (holder BETWEEN 0 AND 1023),
+    quota       bigint CHECK (quota >= 0),
+    folded      bigint NOT NULL DEFAULT 0 CHECK (folded >= 0),
+    PRIMARY KEY (template_id, holder),
+    CONSTRAINT coupon_stock_quota CHECK ((holder = 0) = (quota IS NULL))
+);
+COMMENT ON TABLE coupon_stock IS 'stock per template and holder; no row: the whole total, nothing folded';
+COMMENT ON COLUMN coupon_stock.holder IS '0: this database, 1: a Redis tier';
+COMMENT ON COLUMN coupon_stock.quota IS 'what another holder may issue; this database has the rest of the total';
+COMMENT ON COLUMN coupon_stock.folded IS 'coupons issued with ids up to the watermark of the holder';
+
+CREATE TABLE coupon_watermark (
+    holder int PRIMARY KEY CHECK (holder BETWEEN 0 AND 1023),
+    upto   bigint NOT NULL CHECK (upto >= 0)
+);
+COMMENT ON TABLE coupon_watermark IS 'coupons with ids up to here are folded into coupon_stock';
+
+-- The coupons themselves
+
+CREATE TABLE user_coupon (
+    id           bigint NOT NULL DEFAULT coupon_next_id(),
+    user_id      bigint NOT NULL,
+    template_id  bigint NOT NULL,
+    received_at  timestamptz NOT NULL DEFAULT statement_timestamp(),
+    use_start    timestamptz NOT NULL DEFAULT statement_timestamp(),
+    use_end      timestamptz NOT NULL,
+    receive_seq  int NOT NULL DEFAULT 1,
+    holder       int,
+    status       smallint NOT NULL DEFAULT 0,
+    source       text NOT NULL DEFAULT 'platform',
+    order_id     bigint,
+    locked_until timestamptz,
+    used_at      timestamptz,
+    discount     numeric(16,2),
+    request_id   text,
+    PRIMARY KEY (user_id, id),
+    CONSTRAINT user_coupon_sane CHECK (
+        id BETWEEN 1 AND 4611686018427387903 AND user_id > 0 AND receive_seq > 0
+        AND status BETWEEN 0 AND 4
+        AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
+        AND use_end > use_start)
+) PARTITION BY HASH (user_id);
+COMMENT ON TABLE user_coupon IS 'one row per coupon that a user holds';
+COMMENT ON COLUMN user_coupon.receive_seq IS 'n-th coupon of this template for this user';
+COMMENT ON COLUMN user_coupon.holder IS 'whose stock it came from (coupon_stock); null: none, inserted by hand';
+COMMENT ON COLUMN user_coupon.status IS '0 unused, 1 locked, 2 used, 3 expired, 4 revoked, as stored: coupon_held tells it as of now';
+COMMENT ON COLUMN user_coupon.discount IS 'what it took off the order';
+
+CREATE UNIQUE INDEX user_coupon_limit ON user_coupon (template_id, user_id, receive_seq);
+CREATE INDEX user_coupon_fold ON user_coupon (id);
+
+CREATE FUNCTION coupon_stock_guard() RETURNS trigger
+    LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_stock_guard';
+COMMENT ON FUNCTION coupon_stock_guard() IS 'keeps the shared cache right when quotas or folded counts change';
+CREATE FUNCTION coupon_watermark_guard() RETURNS trigger
+    LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_watermark_guard';
+COMMENT ON FUNCTION coupon_watermark_guard() IS 'makes all stock be counted again when the watermark is moved by hand';
+CREATE FUNCTION user_coupon_guard() RETURNS trigger
+    LANGUAGE C AS 'MODULE_PATHNAME', 'user_coupon_guard';
+COMMENT ON FUNCTION user_coupon_guard() IS
+    'makes stock be counted again when coupons are written past the claim path';
+
+CREATE TRIGGER zz_coupon_stock_guard BEFORE INSERT OR UPDATE OR DELETE ON coupon_stock
+    FOR EACH ROW EXECUTE FUNCTION coupon_stock_guard();
+CREATE TRIGGER zz_coupon_stock_truncate BEFORE TRUNCATE ON coupon_stock
+    FOR EACH STATEMENT EXECUTE FUNCTION coupon_stock_guard();
+ALTER TABLE coupon_stock
+    ENABLE ALWAYS TRIGGER zz_coupon_stock_guard,
+    ENABLE ALWAYS TRIGGER zz_coupon_stock_truncate;
+
+CREATE TRIGGER zz_coupon_watermark_guard
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON coupon_watermark
+    FOR EACH STATEMENT EXECUTE FUNCTION coupon_watermark_guard();
+ALTER TABLE coupon_watermark ENABLE ALWAYS TRIGGER zz_coupon_watermark_guard;
+
+-- Row triggers reach the partitions by themselves; the one for TRUNCATE, which
+-- a partition can meet alone, is made on each.
+DO $$
+BEGIN
+    FOR i IN 0..31 LOOP
+        EXECUTE format('CREATE TABLE @extschema@.user_coupon_%s PARTITION OF @extschema@.user_coupon'
+                       ' FOR VALUES WITH (MODULUS 32, REMAINDER %s)', i, i);
+        EXECUTE format('CREATE TRIGGER zz_user_coupon_truncate BEFORE TRUNCATE ON @extschema@.user_coupon_%s'
+                       ' FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.user_coupon_guard()', i);
+        EXECUTE format('ALTER TABLE @extschema@.user_coupon_%s ENABLE ALWAYS TRIGGER zz_user_coupon_truncate', i);
+    END LOOP;
+END
+$$;
+CREATE TRIGGER zz_user_coupon_truncate BEFORE TRUNCATE ON user_coupon
+    FOR EACH STATEMENT EXECUTE FUNCTION user_coupon_guard();
+CREATE TRIGGER zz_user_coupon_insert BEFORE INSERT OR DELETE ON user_coupon
+    FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
+CREATE TRIGGER zz_user_coupon_update
+    BEFORE UPDATE OF id, template_id, user_id, receive_seq, holder ON user_coupon
+    FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
+ALTER TABLE user_coupon
+    ENABLE ALWAYS TRIGGER zz_user_coupon_truncate,
+    ENABLE ALWAYS TRIGGER zz_user_coupon_insert,
+    ENABLE ALWAYS TRIGGER zz_user_coupon_update;
+DO $$
+BEGIN
+    FOR i IN 0..31 LOOP
+        EXECUTE format('ALTER TABLE @extschema@.user_coupon_%s ENABLE ALWAYS TRIGGER zz_user_coupon_insert,'
+                       ' ENABLE ALWAYS TRIGGER zz_user_coupon_update', i);
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION coupon_fold(OUT upto bigint, OUT templates bigint, OUT coupons bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_fold';
+COMMENT ON FUNCTION coupon_fold() IS
+    'folds coupons into coupon_stock, so that a restart counts only those after; call it every few seconds';
+
+CREATE FUNCTION coupon_stock_left(template_id bigint) RETURNS bigint
+    LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_stock_left';
+COMMENT ON FUNCTION coupon_stock_left(bigint) IS
+    'tells how many can be claimed now; null: unlimited, or no such template';
+
+CREATE FUNCTION coupon_stock_rebuild(template_id bigint) RETURNS bigint
+    LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_stock_rebuild';
+COMMENT ON FUNCTION coupon_stock_rebuild(bigint) IS
+    'counts the coupons of a template again, after open claims have ended, and returns the stock left';
+
+CREATE TYPE coupon_verify_row AS (
+    template_id bigint, total_stock bigint, quota bigint,
+    coupons bigint, folded bigint, row_count bigint,
+    memory_issued bigint, memory_in_flight bigint,
+    ok boolean, problem text
+);
+COMMENT ON TYPE coupon_verify_row IS 'a row of coupon_verify';
+
+CREATE FUNCTION coupon_verify(template_id bigint DEFAULT NULL)
+    RETURNS SETOF coupon_verify_row
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_verify';
+COMMENT ON FUNCTION coupon_verify(bigint) IS
+    'recounts coupons and compares tables and shared memory, while claims go on; one row per template';
+

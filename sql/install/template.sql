@@ -1,0 +1,83 @@
+-- Templates
+
+CREATE TABLE coupon_template (
+    id               bigint PRIMARY KEY DEFAULT coupon_next_id()
+                     CHECK (id BETWEEN 1 AND 4611686018427387903),
+    shop_number      bigint CHECK (shop_number > 0),
+    issuer           text NOT NULL DEFAULT 'platform'
+                     CHECK (issuer IN ('platform', 'shop')),
+    name             text NOT NULL CHECK (name <> ''),
+    category         text NOT NULL DEFAULT 'promotion'
+                     CHECK (category IN ('promotion', 'new_user', 'task')),
+    open_to          text NOT NULL DEFAULT 'anyone'
+                     CHECK (open_to IN ('anyone', 'registration', 'task', 'code')),
+    status           text NOT NULL DEFAULT 'draft'
+                     CHECK (status IN ('draft', 'published', 'offline')),
+    receive_start    timestamptz NOT NULL DEFAULT statement_timestamp(),
+    receive_end      timestamptz NOT NULL DEFAULT 'infinity',
+    total_stock      bigint CHECK (total_stock >= 0),
+    per_user_limit   int NOT NULL DEFAULT 1 CHECK (per_user_limit BETWEEN 1 AND 1000000),
+    discount_kind    text NOT NULL DEFAULT 'amount'
+                     CHECK (discount_kind IN ('amount', 'percent')),
+    discount_value   numeric(16,2) NOT NULL CHECK (discount_value > 0),
+    threshold_amount numeric(16,2) NOT NULL DEFAULT 0 CHECK (threshold_amount >= 0),
+    max_discount     numeric(16,2) CHECK (max_discount > 0),
+    goods_ids        bigint[] CHECK (goods_ids <> '{}' AND array_position(goods_ids, NULL) IS NULL),
+    use_validity     interval NOT NULL DEFAULT '30 days'
+                     CHECK (use_validity > '0'),
+    use_start        timestamptz,
+    use_end          timestamptz,
+    refund_policy    text NOT NULL DEFAULT 'return_if_valid'
+                     CHECK (refund_policy IN ('return', 'return_if_valid', 'keep')),
+    usage_note       text,
+    unmet_note       text,
+    image_url        text,
+    created_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    updated_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    CONSTRAINT coupon_template_receive_window CHECK (receive_end > receive_start),
+    CONSTRAINT coupon_template_use_window CHECK (use_end > COALESCE(use_start, '-infinity')),
+    CONSTRAINT coupon_template_use_start_needs_end CHECK (use_start IS NULL OR use_end IS NOT NULL),
+    CONSTRAINT coupon_template_use_after_receive CHECK (use_end > receive_start),
+    CONSTRAINT coupon_template_percent CHECK (discount_kind <> 'percent' OR discount_value <= 100),
+    CONSTRAINT coupon_template_shop_has_number CHECK (issuer <> 'shop' OR shop_number IS NOT NULL)
+);
+COMMENT ON TABLE coupon_template IS 'what can be claimed';
+COMMENT ON COLUMN coupon_template.shop_number IS 'null: of the platform, for every shop';
+COMMENT ON COLUMN coupon_template.open_to IS 'who may get it how: anyone by coupon_receive, the others by their own verb';
+COMMENT ON COLUMN coupon_template.receive_start IS 'the window [receive_start, receive_end) in which it can be claimed';
+COMMENT ON COLUMN coupon_template.total_stock IS 'null: unlimited';
+COMMENT ON COLUMN coupon_template.discount_value IS 'an amount of money, or per cent of the price';
+COMMENT ON COLUMN coupon_template.threshold_amount IS 'smallest order that may use it; 0: any';
+COMMENT ON COLUMN coupon_template.max_discount IS 'null: no cap';
+COMMENT ON COLUMN coupon_template.goods_ids IS 'null: all goods';
+COMMENT ON COLUMN coupon_template.use_validity IS 'how long a coupon can be used after the claim, where use_end is null';
+COMMENT ON COLUMN coupon_template.use_end IS 'last moment of use for every coupon; use_validity is ignored then';
+
+CREATE INDEX coupon_template_browse_shop ON coupon_template (shop_number, id)
+    WHERE status = 'published';
+CREATE INDEX coupon_template_browse_category ON coupon_template (category, id)
+    WHERE status = 'published';
+
+CREATE FUNCTION coupon_template_guard() RETURNS trigger
+    LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_template_guard';
+COMMENT ON FUNCTION coupon_template_guard() IS
+    'keeps the shared cache right, and refuses changes that would break the books';
+
+-- Last of the row triggers by name, so that it sees what is really stored.
+CREATE TRIGGER zz_coupon_template_created AFTER INSERT ON coupon_template
+    FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
+CREATE TRIGGER zz_coupon_template_guard BEFORE UPDATE OR DELETE ON coupon_template
+    FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
+CREATE TRIGGER zz_coupon_template_truncate BEFORE TRUNCATE ON coupon_template
+    FOR EACH STATEMENT EXECUTE FUNCTION coupon_template_guard();
+ALTER TABLE coupon_template
+    ENABLE ALWAYS TRIGGER zz_coupon_template_created,
+    ENABLE ALWAYS TRIGGER zz_coupon_template_guard,
+    ENABLE ALWAYS TRIGGER zz_coupon_template_truncate;
+
+-- The owner and superusers are not subject to it; operators bound to a shop are.
+ALTER TABLE coupon_template ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_template_shop ON coupon_template
+    USING (coupon_shop_allowed(shop_number))
+    WITH CHECK (coupon_shop_allowed(shop_number));
+

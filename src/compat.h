@@ -1,0 +1,40 @@
+/*
+ * compat.h
+ *		Differences between PostgreSQL 15, 16, 17 and 18.  No other file asks
+ *		for the version.
+ */
+#ifndef COUPON_COMPAT_H
+#define COUPON_COMPAT_H
+
+#include "access/genam.h"
+#include "storage/proc.h"
+#include "utils/guc.h"
+
+#if PG_VERSION_NUM < 150000
+#error "coupon needs PostgreSQL 15 or later"
+#endif
+
+/* Number of this backend among MaxBackends, from 0. */
+#if PG_VERSION_NUM >= 170000
+#define CompatMyProcNumber()	((int) MyProcNumber)
+#else
+#define CompatMyProcNumber()	(MyProc->pgprocno)
+#endif
+
+#if PG_VERSION_NUM >= 180000
+#define CompatIndexBeginScan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define CompatIndexBeginScan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
+/* XactLockTableWait, ... are unchanged; the module magic got a name in 18. */
+#ifdef PG_MODULE_MAGIC_EXT
+#define COMPAT_MODULE_MAGIC \
+	PG_MODULE_MAGIC_EXT(.name = "coupon", .version = COUPON_VERSION)
+#else
+#define COMPAT_MODULE_MAGIC PG_MODULE_MAGIC
+#endif
+
+#endif							/* COUPON_COMPAT_H */

@@ -1,0 +1,67 @@
+/*
+ * coupon.c
+ *		Front door of the coupon extension: calls each room's Init, and the two
+ *		shared memory hooks.  src/README.md is the map.
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#include "cache.h"
+#include "catalog.h"
+#include "compat.h"
+#include "guc.h"
+#include "id.h"
+#include "journal.h"
+#include "role.h"
+
+COMPAT_MODULE_MAGIC;
+
+extern PGDLLEXPORT void _PG_init(void);
+
+static shmem_request_hook_type previous_request_hook = NULL;
+static shmem_startup_hook_type previous_startup_hook = NULL;
+
+static void
+RequestSharedMemory(void)
+{
+	if (previous_request_hook)
+		previous_request_hook();
+
+	RequestAddinShmemSpace(CacheShmemSize());
+	RequestAddinShmemSpace(IdShmemSize());
+	RequestNamedLWLockTranche("coupon", CacheLockCount());
+}
+
+static void
+InitSharedMemory(void)
+{
+	if (previous_startup_hook)
+		previous_startup_hook();
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	CacheShmemInit();
+	IdShmemInit();
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+_PG_init(void)
+{
+	GucInit();
+	CatalogInit();
+	RoleInit();
+	JournalInit();
+	IdInit();
+
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+	previous_request_hook = shmem_request_hook;
+	shmem_request_hook = RequestSharedMemory;
+	previous_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = InitSharedMemory;
+}

@@ -1,0 +1,65 @@
+/*
+ * guc.c
+ *		Every setting of coupon, in alphabetical order.
+ *
+ * The two settings that size or stamp shared memory can only be defined while
+ * shared_preload_libraries is being loaded; a session that loads the library
+ * later sees their defaults and no shared memory.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "guc.h"
+
+int			coupon_gate_timeout = 10000;
+int			coupon_max_templates = 4096;
+int			coupon_node_id = 0;
+
+/*
+ * GucInit defines the settings and reserves the prefix "coupon".
+ */
+void
+GucInit(void)
+{
+	DefineCustomIntVariable("coupon.gate_timeout",
+							"Sets how long a recount or a smaller total waits for open claims.",
+							"New claims of that template wait meanwhile. From 1 ms to one hour.",
+							&coupon_gate_timeout,
+							10000,
+							1,
+							3600 * 1000,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	if (process_shared_preload_libraries_in_progress)
+	{
+		DefineCustomIntVariable("coupon.max_templates",
+								"Sets how many templates the shared cache holds.",
+								"A template with open claims keeps its place; others give theirs up. From 16 to 1048576.",
+								&coupon_max_templates,
+								4096,
+								16,
+								1024 * 1024,
+								PGC_POSTMASTER,
+								0,
+								NULL, NULL, NULL);
+
+		DefineCustomIntVariable("coupon.node_id",
+								"Sets the number of this server in the ids that it makes.",
+								"Servers whose rows meet need different numbers. From 0 to 1023.",
+								&coupon_node_id,
+								0,
+								0,
+								1023,
+								PGC_POSTMASTER,
+								0,
+								NULL, NULL, NULL);
+	}
+
+	MarkGUCPrefixReserved("coupon");
+}

@@ -1,0 +1,41 @@
+/*
+ * locks.h
+ *		Tags of the heavyweight locks that coupon takes.
+ *
+ * They look like advisory locks in pg_locks, with an objsubid that SQL cannot
+ * produce (pg_advisory_lock uses 1 and 2).  Where two keys share a tag by
+ * chance, one waits for the other for a moment; nothing else depends on it.
+ *
+ * Order: user lock, then loader lock, then LWLocks of the cache.  Nobody who
+ * holds a loader lock waits for a user lock or for a row.
+ */
+#ifndef COUPON_LOCKS_H
+#define COUPON_LOCKS_H
+
+#include "common/hashfn.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+
+#define LOCK_CLASS_LOADER 0xC001	/* one loader or gate owner per template */
+#define LOCK_CLASS_USER 0xC002	/* one claim per template and user */
+
+static inline void
+LockTagOfLoader(LOCKTAG *tag, int64 template_id)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (template_id >> 32),
+						 (uint32) template_id, LOCK_CLASS_LOADER);
+}
+
+static inline void
+LockTagOfUser(LOCKTAG *tag, int64 template_id, int64 user_id)
+{
+	uint64		h = hash_combine64(murmurhash32((uint32) template_id) ^
+								   (uint64) (template_id >> 32),
+								   hash_bytes_extended((unsigned char *) &user_id,
+													   sizeof(user_id), 0));
+
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (h >> 32), (uint32) h,
+						 LOCK_CLASS_USER);
+}
+
+#endif							/* COUPON_LOCKS_H */

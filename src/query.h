@@ -1,0 +1,45 @@
+/*
+ * query.h
+ *		Saved SQL statements that run as the owner of the extension.
+ */
+#ifndef COUPON_QUERY_H
+#define COUPON_QUERY_H
+
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "utils/snapshot.h"
+
+#define QUERY_MAX_ARGS 12
+
+/*
+ * A statement, written with %1$s for the schema.  Its operators must be
+ * written OPERATOR(pg_catalog.…) and its functions qualified, unless it is
+ * run by QueryMaterialize only: the caller's search path is in force.
+ */
+typedef struct OwnerQuery
+{
+	const char *sql;
+	int			nargs;
+	Oid			argtypes[QUERY_MAX_ARGS];
+	/* private to query.c */
+	SPIPlanPtr	plan;
+	uint64		epoch;
+} OwnerQuery;
+
+/* What QueryBegin has to put back. */
+typedef struct QueryScope
+{
+	Oid			user;
+	int			sec_context;
+} QueryScope;
+
+extern void QueryBegin(QueryScope *scope);
+extern uint64 QueryRun(OwnerQuery *query, Datum *values, const char *nulls);
+extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls,
+							 Snapshot snapshot);
+extern void QueryEnd(QueryScope *scope);
+extern Datum QueryValue(int row, int column, bool *isnull);
+extern Datum QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
+							  Datum *values, const char *nulls);
+
+#endif							/* COUPON_QUERY_H */

@@ -1,0 +1,260 @@
+/*
+ * rows.c
+ *		Reading user_coupon and coupon_template through their indexes, below
+ *		the level of SQL.
+ *
+ * Three things need it, and SQL cannot do them well.  The limit check must see
+ * rows of transactions that are still open, so that a user who presses twice
+ * waits for the first press instead of taking a second unit of stock.  The
+ * count after a crash must use a certain index, where a planner that has seen
+ * no statistics yet may read the whole campaign.  And an id that does not
+ * exist must cost one index probe.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "catalog.h"
+#include "compat.h"
+#include "rows.h"
+
+/* An index scan with everything that has to be closed again. */
+typedef struct RowScan
+{
+	Relation	heap;
+	Relation	index;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+} RowScan;
+
+static void
+BeginScan(RowScan *rs, Oid heap, Oid index, Snapshot snapshot,
+		  ScanKey keys, int nkeys)
+{
+	rs->heap = table_open(heap, AccessShareLock);
+	rs->index = index_open(index, AccessShareLock);
+	rs->slot = table_slot_create(rs->heap, NULL);
+	rs->scan = CompatIndexBeginScan(rs->heap, rs->index, snapshot, nkeys);
+	index_rescan(rs->scan, keys, nkeys, NULL, 0);
+}
+
+static void
+EndScan(RowScan *rs)
+{
+	index_endscan(rs->scan);
+	ExecDropSingleTupleTableSlot(rs->slot);
+	index_close(rs->index, AccessShareLock);
+	table_close(rs->heap, AccessShareLock);
+}
+
+static void
+KeyInt8(ScanKey key, int column, StrategyNumber strategy, RegProcedure proc,
+		int64 value)
+{
+	ScanKeyInit(key, column, strategy, proc, Int64GetDatum(value));
+}
+
+static int64
+SlotInt8(TupleTableSlot *slot, AttrNumber att)
+{
+	bool		isnull;
+
+	return DatumGetInt64(slot_getattr(slot, att, &isnull));
+}
+
+/* Whether the row was made by an UPDATE rather than by an INSERT. */
+static bool
+IsUpdatedVersion(TupleTableSlot *slot)
+{
+	bool		should_free;
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, &should_free);
+	bool		updated = (tuple->t_data->t_infomask & HEAP_UPDATED) != 0;
+
+	if (should_free)
+		heap_freetuple(tuple);
+	return updated;
+}
+
+static bool
+HasRequestId(TupleTableSlot *slot, AttrNumber att, const char *request_id)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, att, &isnull);
+	text	   *stored;
+
+	if (isnull)
+		return false;
+	stored = DatumGetTextPP(value);
+	return VARSIZE_ANY_EXHDR(stored) == strlen(request_id) &&
+		memcmp(VARDATA_ANY(stored), request_id, strlen(request_id)) == 0;
+}
+
+/*
+ * Take one row into the account; false when no further row can matter.
+ */
+static bool
+AddRow(const Catalog *cat, TupleTableSlot *slot, const char *request_id,
+	   RowsOfUser *rows)
+{
+	bool		isnull;
+	int32		seq = DatumGetInt32(slot_getattr(slot, cat->att_receive_seq, &isnull));
+
+	rows->last_seq = Max(rows->last_seq, seq);
+	if (request_id == NULL)
+		return false;			/* the scan runs backward: this is the last */
+	if (!HasRequestId(slot, cat->att_request_id, request_id))
+		return true;
+
+	rows->repeated = true;
+	rows->coupon_id = SlotInt8(slot, cat->att_id);
+	rows->receive_seq = seq;
+	rows->use_end = DatumGetTimestampTz(slot_getattr(slot, cat->att_use_end, &isnull));
+	return false;
+}
+
+/*
+ * One pass over a user's rows.  Returns the transaction to wait for, or
+ * InvalidTransactionId when the account is complete.
+ */
+static TransactionId
+ProbeOnce(RowScan *rs, const Catalog *cat, SnapshotData *dirty,
+		  const char *request_id, bool wait, RowsOfUser *rows)
+{
+	memset(rows, 0, sizeof(*rows));
+	while (index_getnext_slot(rs->scan, BackwardScanDirection, rs->slot))
+	{
+		if (TransactionIdIsValid(dirty->xmin))
+		{
+			/*
+			 * Inserted by an open transaction.  A new version of a row whose
+			 * old version is alive needs no waiting: the old one is counted.
+			 */
+			if (!wait || IsUpdatedVersion(rs->slot))
+				continue;
+			return dirty->xmin;
+		}
+		/* A row that an open transaction is deleting still counts. */
+		if (!AddRow(cat, rs->slot, request_id, rows))
+			break;
+	}
+	return InvalidTransactionId;
+}
+
+/*
+ * RowsProbe finds how many coupons of a template a user has had, and the one
+ * claimed with this request id (NULL: do not look).
+ *
+ * It reads with SnapshotDirty: what is committed now, whatever the isolation
+ * level, and what is not committed yet.  With "wait" it waits for the end of
+ * a transaction that has inserted such a row, else it passes over the row.
+ * Since an index scan with this snapshot can miss a row while it is being
+ * updated, the unique index has the last word at the insert.
+ */
+void
+RowsProbe(int64 template_id, int64 user_id, const char *request_id, bool wait,
+		  RowsOfUser *rows)
+{
+	const Catalog *cat = CatalogGet();
+	const CatalogLeaf *leaf = CatalogLeafOfUser(user_id);
+	SnapshotData dirty;
+	ScanKeyData keys[2];
+
+	KeyInt8(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
+	KeyInt8(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, user_id);
+	InitDirtySnapshot(dirty);
+
+	for (;;)
+	{
+		RowScan		rs;
+		TransactionId holder;
+		ItemPointerData tid;
+
+		BeginScan(&rs, leaf->relation, leaf->user_index, &dirty, keys, 2);
+		holder = ProbeOnce(&rs, cat, &dirty, request_id, wait, rows);
+		if (!TransactionIdIsValid(holder))
+		{
+			EndScan(&rs);
+			return;
+		}
+		tid = rs.slot->tts_tid;
+		ExecClearTuple(rs.slot);	/* keep no buffer pinned while waiting */
+		if (dirty.speculativeToken)
+			SpeculativeInsertionWait(holder, dirty.speculativeToken);
+		else
+			XactLockTableWait(holder, rs.heap, &tid, XLTW_InsertIndexUnique);
+		EndScan(&rs);
+	}
+}
+
+/*
+ * RowsCountIssued counts the coupons of a template that its stock in this
+ * database has given out, past the watermark.
+ *
+ * by_id: read all ids past the watermark, through the index on (id), for a
+ * template with many coupons; else all coupons of the template.
+ */
+int64
+RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
+				Snapshot snapshot)
+{
+	const Catalog *cat = CatalogGet();
+	ScanKeyData key;
+	int64		count = 0;
+
+	if (by_id)
+		KeyInt8(&key, 1, BTGreaterStrategyNumber, F_INT8GT, watermark);
+	else
+		KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
+
+	for (int i = 0; i < COUPON_PARTITIONS; i++)
+	{
+		const CatalogLeaf *leaf = &cat->leaf[i];
+		RowScan		rs;
+
+		BeginScan(&rs, leaf->relation, by_id ? leaf->id_index : leaf->user_index,
+				  snapshot, &key, 1);
+		while (index_getnext_slot(rs.scan, ForwardScanDirection, rs.slot))
+		{
+			bool		isnull;
+			int32		holder;
+
+			CHECK_FOR_INTERRUPTS();
+			holder = DatumGetInt32(slot_getattr(rs.slot, cat->att_holder, &isnull));
+			if (!isnull && holder == 0 &&
+				SlotInt8(rs.slot, cat->att_id) > watermark &&
+				SlotInt8(rs.slot, cat->att_template_id) == template_id)
+				count++;
+		}
+		EndScan(&rs);
+	}
+	return count;
+}
+
+/*
+ * RowsTemplateExists tells whether there is such a template, for the price of
+ * one index probe.
+ */
+bool
+RowsTemplateExists(int64 template_id, Snapshot snapshot)
+{
+	const Catalog *cat = CatalogGet();
+	ScanKeyData key;
+	RowScan		rs;
+	bool		found;
+
+	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
+	BeginScan(&rs, cat->template_table, cat->template_pkey, snapshot, &key, 1);
+	found = index_getnext_slot(rs.scan, ForwardScanDirection, rs.slot);
+	EndScan(&rs);
+	return found;
+}

@@ -1,0 +1,28 @@
+/*
+ * rows.h
+ *		Reading user_coupon and coupon_template through their indexes, below
+ *		the level of SQL.
+ */
+#ifndef COUPON_ROWS_H
+#define COUPON_ROWS_H
+
+#include "datatype/timestamp.h"
+#include "utils/snapshot.h"
+
+/* What a user holds of one template. */
+typedef struct RowsOfUser
+{
+	int32		last_seq;		/* highest receive_seq, 0: none */
+	bool		repeated;		/* the request id was found: */
+	int64		coupon_id;
+	int32		receive_seq;
+	TimestampTz use_end;
+} RowsOfUser;
+
+extern void RowsProbe(int64 template_id, int64 user_id, const char *request_id,
+					  bool wait, RowsOfUser *rows);
+extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
+							 Snapshot snapshot);
+extern bool RowsTemplateExists(int64 template_id, Snapshot snapshot);
+
+#endif							/* COUPON_ROWS_H */

@@ -1,0 +1,259 @@
+/*
+ * template.c
+ *		A coupon template as claims see it.
+ *
+ * The common case is a copy out of the shared cache, under a shared lock.  A
+ * template that this very transaction has changed is read from its row, as
+ * this transaction sees it, while its stock still comes from the shared
+ * counter, against the limit that the transaction sees.  A template that it
+ * has created is nobody else's yet: its own rows are its stock.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "storage/lmgr.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+
+#include "cache.h"
+#include "catalog.h"
+#include "errors.h"
+#include "journal.h"
+#include "template.h"
+
+StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
+				 "attributes of a template must fit an entry of the cache");
+
+/*
+ * TemplateRequirePreload raises VC001 where the library was not preloaded and
+ * VC002 on a standby: nothing can be claimed there.
+ */
+void
+TemplateRequirePreload(void)
+{
+	if (!CacheIsAttached())
+	{
+		const char *libraries = GetConfigOption("shared_preload_libraries",
+												true, false);
+		bool		others = libraries != NULL && libraries[0] != '\0';
+
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_PRELOADED),
+				 errmsg("coupons cannot be claimed: the library \"coupon\" is not preloaded"),
+				 errhint("Run ALTER SYSTEM SET shared_preload_libraries = '%s%scoupon'; and restart the server.",
+						 others ? libraries : "", others ? ", " : "")));
+	}
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_IN_RECOVERY),
+				 errmsg("coupons cannot be claimed on a standby server"),
+				 errhint("Connect to the primary server.")));
+}
+
+/* Copy out of the cache; false where it has nothing fresh. */
+static bool
+FetchShared(TemplateView *view)
+{
+	LWLock	   *lock = CachePartitionLock(&view->key);
+	CacheEntry *entry;
+	bool		fresh;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	fresh = entry != NULL && entry->state == CACHE_READY && !entry->stale &&
+		!CacheCanRecount(entry);
+	if (fresh)
+	{
+		memcpy(&view->attrs, entry->payload, sizeof(view->attrs));
+		view->generation = entry->generation;
+		view->quota = entry->quota;
+		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
+		pg_atomic_fetch_add_u64(&entry->lookups, 1);
+		if (pg_atomic_read_u32(&entry->usage) < 5)
+			pg_atomic_fetch_add_u32(&entry->usage, 1);
+	}
+	LWLockRelease(lock);
+	return fresh;
+}
+
+/* Read the row as this transaction sees it. */
+static bool
+FetchOwn(TemplateView *view)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TemplateRow row;
+	bool		found;
+
+	found = TemplateReadRow(view->key.template_id, snapshot, &row);
+	if (found)
+	{
+		view->attrs = row.attrs;
+		view->quota = row.quota;
+		view->generation = 0;
+		view->issued = 0;
+		if (view->origin == TEMPLATE_OWN_CREATED)
+			view->issued = TemplateCountIssued(view->key.template_id, &row,
+											   snapshot);
+	}
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+static bool
+FetchOwnChanged(TemplateView *view)
+{
+	StockNumbers numbers;
+
+	if (!FetchOwn(view))
+		return false;
+	while (!StockRead(&view->key, &numbers))
+	{
+		if (!TemplateLoad(view->key.template_id, false))
+			return false;
+	}
+	view->issued = numbers.issued - numbers.own_lowered;
+	return true;
+}
+
+/*
+ * TemplateFetch returns the template as it is for this transaction now; false
+ * where there is none.
+ */
+bool
+TemplateFetch(int64 template_id, TemplateView *view)
+{
+	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
+
+	if (unlikely(JournalHas(JOURNAL_CREATED, template_id)))
+	{
+		view->origin = TEMPLATE_OWN_CREATED;
+		return FetchOwn(view);
+	}
+	if (unlikely(JournalHas(JOURNAL_CHANGED, template_id)))
+	{
+		view->origin = TEMPLATE_OWN_CHANGED;
+		return FetchOwnChanged(view);
+	}
+
+	view->origin = TEMPLATE_SHARED;
+	while (!FetchShared(view))
+	{
+		if (!TemplateLoad(template_id, false))
+		{
+			CacheCountEvent(CACHE_EVENT_UNKNOWN);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * TemplateReserve reserves up to "want" units for this transaction and returns
+ * STOCK_OK with their number, STOCK_EMPTY, or STOCK_CHANGED: fetch again.
+ */
+StockResult
+TemplateReserve(const TemplateView *view, int64 want, int64 *got)
+{
+	int64		template_id = view->key.template_id;
+	StockResult result = STOCK_OK;
+
+	switch (view->origin)
+	{
+		case TEMPLATE_OWN_CREATED:
+			*got = Max(Min(want, view->quota - view->issued), 0);
+			return *got > 0 ? STOCK_OK : STOCK_EMPTY;
+		case TEMPLATE_OWN_CHANGED:
+			result = StockReserveUpTo(&view->key, view->quota, want, true, got);
+			break;
+		case TEMPLATE_SHARED:
+			result = StockReserve(&view->key, view->generation, want, true, got);
+			break;
+	}
+
+	if (result == STOCK_CLOSED)
+	{
+		/* The owner of the gate holds the loader lock as long. */
+		TemplateLockLoader(template_id, ShareLock);
+		TemplateUnlockLoader(template_id, ShareLock);
+		return STOCK_CHANGED;
+	}
+	if (result == STOCK_RECOUNT)
+	{
+		(void) TemplateLoad(template_id, true);
+		return STOCK_CHANGED;
+	}
+	return result;
+}
+
+/*
+ * TemplateCountRefusals counts refusals by outcome code, for coupon_stat.
+ */
+void
+TemplateCountRefusals(const TemplateView *view, int code, int64 n)
+{
+	LWLock	   *lock = CachePartitionLock(&view->key);
+	CacheEntry *entry;
+
+	Assert(code > 0 && code < CACHE_CODES);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	if (entry != NULL)
+		pg_atomic_fetch_add_u64(&entry->refused[code], n);
+	LWLockRelease(lock);
+}
+
+/*
+ * TemplateRecount counts the coupons of a template again, with its gate closed
+ * until all open claims have ended; false where there is no such template.
+ */
+bool
+TemplateRecount(int64 template_id)
+{
+	CacheKey	key;
+	LWLock	   *lock;
+	CacheEntry *entry;
+	bool		own;
+
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	lock = CachePartitionLock(&key);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&key);
+	own = entry != NULL && JournalUnits(entry) > 0;
+	LWLockRelease(lock);
+	if (own || JournalHas(JOURNAL_CREATED, template_id) ||
+		JournalHas(JOURNAL_RECOUNT, template_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("cannot recount template %lld in a transaction that has claimed or changed its coupons",
+						(long long) template_id),
+				 errhint("Commit first.")));
+	return TemplateLoad(template_id, true);
+}
+
+/*
+ * TemplateFetchAnywhere is TemplateFetch for readers: on a standby, or without
+ * shared memory, the template is read and its coupons counted from the tables.
+ */
+bool
+TemplateFetchAnywhere(int64 template_id, TemplateView *view)
+{
+	if (CacheIsAttached() && !RecoveryInProgress())
+		return TemplateFetch(template_id, view);
+
+	/* As one's own: counted by rows, nothing shared. */
+	view->origin = TEMPLATE_OWN_CREATED;
+	view->key.template_id = template_id;
+	return FetchOwn(view);
+}
+
+/*
+ * TemplateStockLeft returns what can still be claimed here (CACHE_UNLIMITED:
+ * no end).
+ */
+int64
+TemplateStockLeft(const TemplateView *view)
+{
+	if (view->quota == CACHE_UNLIMITED)
+		return CACHE_UNLIMITED;
+	return Max(view->quota - view->issued, 0);
+}
