@@ -18,6 +18,7 @@ OBJS = \
 	src/guard.o \
 	src/guc.o \
 	src/id.o \
+	src/insert.o \
 	src/journal.o \
 	src/outcome.o \
 	src/query.o \

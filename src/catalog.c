@@ -17,6 +17,7 @@
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_trigger.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "utils/fmgroids.h"
@@ -130,7 +131,100 @@ FindIndex(Relation rel, int nkeys, const char *const *keys)
 }
 
 static void
-FindLeaves(Catalog *cat)
+FindColumns(Catalog *cat)
+{
+	Oid			rel = cat->coupon_table;
+
+	cat->att_id = get_attnum(rel, "id");
+	cat->att_user_id = get_attnum(rel, "user_id");
+	cat->att_template_id = get_attnum(rel, "template_id");
+	cat->att_received_at = get_attnum(rel, "received_at");
+	cat->att_use_start = get_attnum(rel, "use_start");
+	cat->att_use_end = get_attnum(rel, "use_end");
+	cat->att_receive_seq = get_attnum(rel, "receive_seq");
+	cat->att_holder = get_attnum(rel, "holder");
+	cat->att_status = get_attnum(rel, "status");
+	cat->att_source = get_attnum(rel, "source");
+	cat->att_request_id = get_attnum(rel, "request_id");
+}
+
+/* Whether an insert would fire a trigger that is not ours. */
+static bool
+HasForeignInsertTrigger(Relation rel, Oid schema)
+{
+	TriggerDesc *triggers = rel->trigdesc;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+		char	   *function;
+
+		if (!TRIGGER_FOR_INSERT(trigger->tgtype))
+			continue;
+		function = get_func_name(trigger->tgfoid);
+		if (function == NULL || strcmp(function, "user_coupon_guard") != 0 ||
+			get_func_namespace(trigger->tgfoid) != schema)
+			return true;
+	}
+	return false;
+}
+
+static bool
+HasSpecialIndex(Relation rel)
+{
+	bool		special = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		special |= !form->indimmediate || form->indisexclusion;
+		index_close(index, AccessShareLock);
+	}
+	return special;
+}
+
+/*
+ * Whether rows can be put into a partition as insert.c does: it has the
+ * columns, the one CHECK and the triggers that it was installed with, in the
+ * same order as its parent, and nothing else that an INSERT would have to
+ * heed.
+ */
+static bool
+CanInsertDirectly(Relation parent, Relation leaf, Oid schema)
+{
+	TupleDesc	desc = RelationGetDescr(leaf);
+	TupleConstr *constr = desc->constr;
+
+	if (desc->natts != COUPON_COLUMNS ||
+		RelationGetDescr(parent)->natts != COUPON_COLUMNS)
+		return false;
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Form_pg_attribute above = TupleDescAttr(RelationGetDescr(parent), i);
+
+		if (att->attisdropped || strcmp(NameStr(att->attname),
+										NameStr(above->attname)) != 0)
+			return false;
+	}
+	if (constr == NULL || constr->num_check > 1 || constr->has_generated_stored ||
+		(constr->num_check == 1 &&
+		 strcmp(constr->check[0].ccname, "user_coupon_sane") != 0))
+		return false;
+	return leaf->rd_rel->relkind == RELKIND_RELATION &&
+		leaf->rd_rel->relam == HEAP_TABLE_AM_OID &&
+		leaf->rd_rules == NULL && parent->rd_rules == NULL &&
+		!leaf->rd_rel->relforcerowsecurity &&
+		!parent->rd_rel->relforcerowsecurity &&
+		!HasForeignInsertTrigger(leaf, schema) &&
+		!HasForeignInsertTrigger(parent, schema) && !HasSpecialIndex(leaf);
+}
+
+static void
+FindLeaves(Catalog *cat, Oid schema)
 {
 	static const char *const user_keys[] = {"template_id", "user_id", "receive_seq"};
 	static const char *const id_keys[] = {"id"};
@@ -152,6 +246,7 @@ FindLeaves(Catalog *cat)
 		cat->leaf[i].relation = RelationGetRelid(leaf);
 		cat->leaf[i].user_index = FindIndex(leaf, 3, user_keys);
 		cat->leaf[i].id_index = FindIndex(leaf, 1, id_keys);
+		cat->leaf[i].direct = CanInsertDirectly(parent, leaf, schema);
 		table_close(leaf, AccessShareLock);
 	}
 	table_close(parent, AccessShareLock);
@@ -220,13 +315,8 @@ CatalogGet(void)
 		fresh.template_pkey = FindIndex(template, 1, pkey);
 		table_close(template, AccessShareLock);
 
-		FindLeaves(&fresh);
-		fresh.att_id = get_attnum(fresh.coupon_table, "id");
-		fresh.att_template_id = get_attnum(fresh.coupon_table, "template_id");
-		fresh.att_receive_seq = get_attnum(fresh.coupon_table, "receive_seq");
-		fresh.att_use_end = get_attnum(fresh.coupon_table, "use_end");
-		fresh.att_holder = get_attnum(fresh.coupon_table, "holder");
-		fresh.att_request_id = get_attnum(fresh.coupon_table, "request_id");
+		FindLeaves(&fresh, schema);
+		FindColumns(&fresh);
 	}
 	PG_CATCH();
 	{
@@ -253,13 +343,13 @@ CatalogEpoch(void)
 }
 
 /*
- * CatalogLeafOfUser returns the partition that holds a user's coupons.
+ * CatalogLeafNumber returns which partition holds a user's coupons, as index
+ * of "leaf".
  */
-const CatalogLeaf *
-CatalogLeafOfUser(int64 user_id)
+int
+CatalogLeafNumber(int64 user_id)
 {
 	static FmgrInfo hash;
-	const Catalog *cat = CatalogGet();
 	Oid			collation = InvalidOid;
 	Datum		value = Int64GetDatum(user_id);
 	bool		isnull = false;
@@ -268,5 +358,5 @@ CatalogLeafOfUser(int64 user_id)
 	if (hash.fn_oid == InvalidOid)
 		fmgr_info_cxt(F_HASHINT8EXTENDED, &hash, TopMemoryContext);
 	h = compute_partition_hash_value(1, &hash, &collation, &value, &isnull);
-	return &cat->leaf[h % COUPON_PARTITIONS];
+	return (int) (h % COUPON_PARTITIONS);
 }

@@ -11,12 +11,15 @@
 /* Fixed: a dump must fit the table that it is restored into. */
 #define COUPON_PARTITIONS 32
 
+#define COUPON_COLUMNS 15		/* of user_coupon as it is installed */
+
 /* One partition of user_coupon and the two indexes that C code reads. */
 typedef struct CatalogLeaf
 {
 	Oid			relation;
 	Oid			user_index;		/* unique (template_id, user_id, receive_seq) */
 	Oid			id_index;		/* (id) */
+	bool		direct;			/* nothing on it needs the executor at insert */
 } CatalogLeaf;
 
 typedef struct Catalog
@@ -30,16 +33,21 @@ typedef struct Catalog
 	Oid			role_table;
 	CatalogLeaf leaf[COUPON_PARTITIONS];	/* by hash remainder */
 	AttrNumber	att_id;			/* columns of user_coupon */
+	AttrNumber	att_user_id;
 	AttrNumber	att_template_id;
-	AttrNumber	att_receive_seq;
+	AttrNumber	att_received_at;
+	AttrNumber	att_use_start;
 	AttrNumber	att_use_end;
+	AttrNumber	att_receive_seq;
 	AttrNumber	att_holder;
+	AttrNumber	att_status;
+	AttrNumber	att_source;
 	AttrNumber	att_request_id;
 } Catalog;
 
 extern void CatalogInit(void);
 extern const Catalog *CatalogGet(void);
 extern uint64 CatalogEpoch(void);
-extern const CatalogLeaf *CatalogLeafOfUser(int64 user_id);
+extern int	CatalogLeafNumber(int64 user_id);
 
 #endif							/* COUPON_CATALOG_H */

@@ -14,15 +14,15 @@
  * serves, it holds few locks.
  *
  * The limit is enforced by the unique index on (template, user, n-th), which
- * catches what the lock does not know of: coupons inserted by hand.  ON
- * CONFLICT DO NOTHING, and look again.
+ * catches what the lock does not know of: coupons inserted by hand.  A row in
+ * conflict is not inserted, its unit is given back, and the user looked at
+ * again.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -30,35 +30,15 @@
 
 #include "claim.h"
 #include "id.h"
+#include "insert.h"
 #include "locks.h"
 #include "outcome.h"
-#include "query.h"
 #include "role.h"
 #include "rows.h"
 
 #define CLAIM_CHUNK 256			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100
 #define UNDECIDED (-1)
-
-static OwnerQuery insert_one = {
-	"INSERT INTO %1$s.user_coupon (id, user_id, receive_seq, template_id, source,"
-	" holder, received_at, use_start, use_end, request_id)"
-	" VALUES ($1, $2, $3, $4, $5, 0, $6, $7, $8, $9)"
-	" ON CONFLICT DO NOTHING RETURNING id",
-	9, {INT8OID, INT8OID, INT4OID, INT8OID, TEXTOID, TIMESTAMPTZOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}
-};
-
-/* A bare "unnest" of several arrays is the parser's own, whatever the path. */
-static OwnerQuery insert_many = {
-	"INSERT INTO %1$s.user_coupon (id, user_id, receive_seq, template_id, source,"
-	" holder, received_at, use_start, use_end, request_id)"
-	" SELECT i, u, s, $4, $5, 0, $6, $7, $8, $9"
-	" FROM unnest($1, $2, $3) AS x (i, u, s)"
-	" ON CONFLICT DO NOTHING RETURNING id",
-	9, {INT8ARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT8OID, TEXTOID,
-		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}
-};
 
 /* One chunk of users on their way through the checks. */
 typedef struct ClaimWork
@@ -67,51 +47,37 @@ typedef struct ClaimWork
 	TemplateView view;
 	int			nusers;
 	ClaimResult *results;		/* code UNDECIDED: still on the way */
-	int			nlocked;		/* the first n users are locked */
+	bool		locked[CLAIM_CHUNK];	/* whose lock is held */
 	int			conflicts;		/* inserts in a row that met one */
 } ClaimWork;
 
-static bool inserting = false;
-
-/*
- * ClaimIsInserting tells triggers on user_coupon that the row is the claim
- * path's own, which the counter knows of.
- */
-bool
-ClaimIsInserting(void)
-{
-	return inserting;
-}
-
-static void
-LockUser(ClaimWork *work, int i)
+static bool
+LockUser(ClaimWork *work, int i, bool wait)
 {
 	LOCKTAG		tag;
 
+	if (work->locked[i])
+		return true;
 	LockTagOfUser(&tag, work->request->template_id, work->results[i].user_id);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-}
-
-static void
-LockUsers(ClaimWork *work)
-{
-	/* In order of user id, as every call does. */
-	while (work->nlocked < work->nusers)
-		LockUser(work, work->nlocked++);
+	work->locked[i] = LockAcquire(&tag, ExclusiveLock, false, !wait) !=
+		LOCKACQUIRE_NOT_AVAIL;
+	return work->locked[i];
 }
 
 static void
 UnlockUsers(ClaimWork *work)
 {
-	for (int i = 0; i < work->nlocked; i++)
+	for (int i = 0; i < work->nusers; i++)
 	{
 		LOCKTAG		tag;
 
+		if (!work->locked[i])
+			continue;
 		LockTagOfUser(&tag, work->request->template_id,
 					  work->results[i].user_id);
 		(void) LockRelease(&tag, ExclusiveLock, false);
+		work->locked[i] = false;
 	}
-	work->nlocked = 0;
 }
 
 static void
@@ -155,7 +121,7 @@ JudgeTemplate(const TemplateView *view, const ClaimRequest *request)
 		return OUTCOME_NOT_PUBLISHED;
 	if (attrs->open_to != request->open_to)
 		return OUTCOME_NOT_CLAIMABLE;
-	if (now >= attrs->receive_end)
+	if (now >= attrs->receive_end || (attrs->has_use_end && now >= attrs->use_end))
 		return OUTCOME_ENDED;
 	if (now < attrs->receive_start)
 		return OUTCOME_NOT_STARTED;
@@ -175,14 +141,12 @@ LimitOf(const ClaimWork *work)
 static void
 FindRepeated(ClaimWork *work)
 {
-	LockUsers(work);
 	for (int i = 0; i < work->nusers; i++)
 	{
 		ClaimResult *result = &work->results[i];
 		RowsOfUser	rows;
 
-		if (result->code != UNDECIDED)
-			continue;
+		LockUser(work, i, true);
 		RowsProbe(work->request->template_id, result->user_id,
 				  work->request->request_id, true, &rows);
 		if (rows.repeated)
@@ -196,142 +160,112 @@ FindRepeated(ClaimWork *work)
 	}
 }
 
+/* Whether a user has had the limit; if not, which coupon would be the next. */
+static bool
+IsOverLimit(ClaimWork *work, ClaimResult *result, bool wait)
+{
+	RowsOfUser	rows;
+
+	RowsProbe(work->request->template_id, result->user_id, NULL, wait, &rows);
+	result->receive_seq = rows.last_seq + 1;
+	if (rows.last_seq < LimitOf(work))
+		return false;
+	result->code = OUTCOME_OVER_LIMIT;
+	TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, 1);
+	return true;
+}
+
+/* Refuse users who have had their limit, by what is committed. */
+static void
+CheckLimits(ClaimWork *work)
+{
+	for (int i = 0; i < work->nusers; i++)
+	{
+		if (work->results[i].code == UNDECIDED)
+			(void) IsOverLimit(work, &work->results[i], false);
+	}
+}
+
 /*
- * Refuse users who have had their limit; the others learn which coupon would
- * be their next.  With "wait", open claims of the same user are waited for.
+ * The same for good: with the user locked, and open claims of the same user
+ * waited for.  A user who presses again and again after the first success is
+ * refused without waiting for a lock that other presses hold.
  */
 static void
-CheckLimits(ClaimWork *work, bool wait)
+LockAndCheckLimits(ClaimWork *work)
 {
-	int32		limit = LimitOf(work);
-	int64		refused = 0;
-
 	for (int i = 0; i < work->nusers; i++)
 	{
 		ClaimResult *result = &work->results[i];
-		RowsOfUser	rows;
 
 		if (result->code != UNDECIDED)
 			continue;
-		RowsProbe(work->request->template_id, result->user_id, NULL, wait, &rows);
-		result->receive_seq = rows.last_seq + 1;
-		if (result->receive_seq > limit)
+		if (!LockUser(work, i, false))
 		{
-			result->code = OUTCOME_OVER_LIMIT;
-			refused++;
+			if (IsOverLimit(work, result, false))
+				continue;
+			LockUser(work, i, true);
 		}
+		(void) IsOverLimit(work, result, true);
 	}
-	if (refused > 0)
-		TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, refused);
 }
 
 /* When a coupon claimed now can be used, and what else its rows share. */
 static void
-FillCommonColumns(const ClaimWork *work, Datum *values, char *nulls)
+FillCommon(const ClaimWork *work, InsertCommon *common)
 {
 	const TemplateAttrs *attrs = &work->view.attrs;
-	const ClaimRequest *request = work->request;
 	TimestampTz now = GetCurrentStatementStartTimestamp();
 
-	values[3] = Int64GetDatum(request->template_id);
-	values[4] = CStringGetTextDatum(request->source);
-	values[5] = TimestampTzGetDatum(now);
-	values[6] = TimestampTzGetDatum(attrs->use_start == DT_NOBEGIN ? now :
-									attrs->use_start);
-	if (attrs->has_use_end)
-		values[7] = TimestampTzGetDatum(attrs->use_end);
-	else
-		values[7] = DirectFunctionCall2(timestamptz_pl_interval,
-										TimestampTzGetDatum(now),
-										IntervalPGetDatum(&attrs->use_validity));
-	values[8] = (Datum) 0;
-	if (request->request_id != NULL)
-		values[8] = CStringGetTextDatum(request->request_id);
-	memset(nulls, ' ', 9);
-	nulls[8] = request->request_id != NULL ? ' ' : 'n';
-}
-
-/* Run an insert with the triggers told; returns the number of rows made. */
-static uint64
-RunInsert(OwnerQuery *query, Datum *values, const char *nulls)
-{
-	uint64		rows = 0;
-
-	inserting = true;
-	PG_TRY();
-	{
-		rows = QueryRun(query, values, nulls);
-	}
-	PG_FINALLY();
-	{
-		inserting = false;
-	}
-	PG_END_TRY();
-	return rows;
-}
-
-static Datum
-MakeArray(Datum *values, int n, Oid type, int width)
-{
-	return PointerGetDatum(construct_array(values, n, type, width, true,
-										   width == 8 ? TYPALIGN_DOUBLE : TYPALIGN_INT));
+	common->template_id = work->request->template_id;
+	common->source = work->request->source;
+	common->request_id = work->request->request_id;
+	common->received_at = now;
+	common->use_start = attrs->use_start == DT_NOBEGIN ? now : attrs->use_start;
+	common->use_end = attrs->use_end;
+	if (!attrs->has_use_end)
+		common->use_end =
+			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+													TimestampTzGetDatum(now),
+													IntervalPGetDatum(&attrs->use_validity)));
 }
 
 /*
- * Insert the coupons of the chosen users; those whose row met a conflict stay
- * undecided.  Returns the number of rows made.
+ * Insert the coupons of the first n undecided users; those whose row met a
+ * conflict stay undecided.  Returns the number of rows made.
  */
 static int
-InsertCoupons(ClaimWork *work, ClaimResult **chosen, int n)
+InsertFirst(ClaimWork *work, int n)
 {
-	Datum		values[9];
-	char		nulls[9];
-	QueryScope	scope;
-	TimestampTz use_end;
-	uint64		made;
+	InsertCommon common;
+	InsertRow	rows[CLAIM_CHUNK];
+	ClaimResult *chosen[CLAIM_CHUNK];
+	int			nchosen = 0;
+	int			made;
 
-	FillCommonColumns(work, values, nulls);
-	use_end = DatumGetTimestampTz(values[7]);
-	for (int i = 0; i < n; i++)
-		chosen[i]->coupon_id = IdNext();
-
-	QueryBegin(&scope);
-	if (n == 1)
+	FillCommon(work, &common);
+	for (int i = 0; i < work->nusers && nchosen < n; i++)
 	{
-		values[0] = Int64GetDatum(chosen[0]->coupon_id);
-		values[1] = Int64GetDatum(chosen[0]->user_id);
-		values[2] = Int32GetDatum(chosen[0]->receive_seq);
-		made = RunInsert(&insert_one, values, nulls);
-	}
-	else
-	{
-		Datum	   *column = palloc(3 * n * sizeof(Datum));
+		ClaimResult *result = &work->results[i];
 
-		for (int i = 0; i < n; i++)
-		{
-			column[i] = Int64GetDatum(chosen[i]->coupon_id);
-			column[n + i] = Int64GetDatum(chosen[i]->user_id);
-			column[2 * n + i] = Int32GetDatum(chosen[i]->receive_seq);
-		}
-		values[0] = MakeArray(column, n, INT8OID, 8);
-		values[1] = MakeArray(column + n, n, INT8OID, 8);
-		values[2] = MakeArray(column + 2 * n, n, INT4OID, 4);
-		made = RunInsert(&insert_many, values, nulls);
+		if (result->code != UNDECIDED)
+			continue;
+		rows[nchosen].coupon_id = IdNext();
+		rows[nchosen].user_id = result->user_id;
+		rows[nchosen].receive_seq = result->receive_seq;
+		chosen[nchosen++] = result;
 	}
 
-	/* Rows come back in the order of insertion, without those in conflict. */
-	for (int i = 0, row = 0; i < n && row < (int) made; i++)
+	made = InsertCoupons(&common, rows, nchosen);
+	for (int i = 0; i < nchosen; i++)
 	{
-		bool		isnull;
-
-		if (DatumGetInt64(QueryValue(row, 1, &isnull)) != chosen[i]->coupon_id)
+		if (!rows[i].inserted)
 			continue;
 		chosen[i]->code = OUTCOME_OK;
-		chosen[i]->use_end = use_end;
-		row++;
+		chosen[i]->coupon_id = rows[i].coupon_id;
+		chosen[i]->use_end = common.use_end;
 	}
-	QueryEnd(&scope);
-	return (int) made;
+	return made;
 }
 
 /*
@@ -342,9 +276,7 @@ InsertCoupons(ClaimWork *work, ClaimResult **chosen, int n)
 static void
 ReserveAndInsert(ClaimWork *work)
 {
-	ClaimResult *chosen[CLAIM_CHUNK];
 	int64		got;
-	int			n = 0;
 	int			made;
 	StockResult reserved;
 
@@ -357,17 +289,12 @@ ReserveAndInsert(ClaimWork *work)
 		return;
 	}
 
-	for (int i = 0; i < work->nusers && n < got; i++)
-	{
-		if (work->results[i].code == UNDECIDED)
-			chosen[n++] = &work->results[i];
-	}
-	made = InsertCoupons(work, chosen, n);
-	if (made < n && work->view.origin != TEMPLATE_OWN_CREATED)
-		StockTakeBack(&work->view.key, n - made);
+	made = InsertFirst(work, (int) got);
+	if (made < got && work->view.origin != TEMPLATE_OWN_CREATED)
+		StockTakeBack(&work->view.key, got - made);
 
 	/* A conflict that the next look does not explain is not ours. */
-	work->conflicts = made < n ? work->conflicts + 1 : 0;
+	work->conflicts = made < got ? work->conflicts + 1 : 0;
 	if (work->conflicts >= CLAIM_MAX_CONFLICTS)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNIQUE_VIOLATION),
@@ -408,15 +335,14 @@ ClaimChunk(ClaimWork *work)
 		}
 
 		/* Sold out is what most calls of a flash sale read: take no lock. */
-		if (work->view.issued >= work->view.quota && work->nlocked == 0)
+		if (work->view.issued >= work->view.quota)
 		{
-			CheckLimits(work, false);
+			CheckLimits(work);
 			RefuseUndecided(work, OUTCOME_OUT_OF_STOCK);
 			break;
 		}
 
-		LockUsers(work);
-		CheckLimits(work, true);
+		LockAndCheckLimits(work);
 		if (CountUndecided(work) > 0)
 			ReserveAndInsert(work);
 	}

@@ -33,6 +33,5 @@ typedef struct ClaimResult
 
 extern void ClaimCoupons(const ClaimRequest *request, const int64 *users,
 						 int nusers, ClaimResult *results);
-extern bool ClaimIsInserting(void);
 
 #endif							/* COUPON_CLAIM_H */

@@ -7,6 +7,7 @@
 #define COUPON_COMPAT_H
 
 #include "access/genam.h"
+#include "executor/executor.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
 
@@ -29,7 +30,16 @@
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
-/* XactLockTableWait, ... are unchanged; the module magic got a name in 18. */
+/* Speculative: report a conflict with any unique index instead of raising it. */
+#if PG_VERSION_NUM >= 160000
+#define CompatExecInsertIndexTuples(info, slot, estate, conflict) \
+	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL, false)
+#else
+#define CompatExecInsertIndexTuples(info, slot, estate, conflict) \
+	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL)
+#endif
+
+/* The module magic got a name in 18. */
 #ifdef PG_MODULE_MAGIC_EXT
 #define COMPAT_MODULE_MAGIC \
 	PG_MODULE_MAGIC_EXT(.name = "coupon", .version = COUPON_VERSION)

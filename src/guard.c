@@ -29,10 +29,10 @@
 #include "utils/typcache.h"
 
 #include "catalog.h"
-#include "claim.h"
 #include "errors.h"
 #include "fold.h"
 #include "id.h"
+#include "insert.h"
 #include "journal.h"
 #include "query.h"
 #include "template.h"
@@ -442,7 +442,7 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	int64		new_template;
 
 	/* The claim path itself: nothing to do, and nothing to look up. */
-	if (ClaimIsInserting())
+	if (InsertIsRunning())
 		return PointerGetDatum(RowToReturn(trigger));
 
 	relation = CatalogGet()->template_table;

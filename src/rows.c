@@ -165,7 +165,7 @@ RowsProbe(int64 template_id, int64 user_id, const char *request_id, bool wait,
 		  RowsOfUser *rows)
 {
 	const Catalog *cat = CatalogGet();
-	const CatalogLeaf *leaf = CatalogLeafOfUser(user_id);
+	const CatalogLeaf *leaf = &cat->leaf[CatalogLeafNumber(user_id)];
 	SnapshotData dirty;
 	ScanKeyData keys[2];
 
