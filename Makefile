@@ -5,6 +5,21 @@
 #   make check    sets everything up and runs all tests
 #   make bench    prints the table of figures in README.md
 
+# These four set up their own tools, so that pg_config need not exist yet.
+ifneq ($(filter check demo demo-remove bench,$(MAKECMDGOALS)),)
+
+.PHONY: check demo demo-remove bench
+check:
+	@.ci/check
+demo:
+	@bench/demo
+demo-remove:
+	@bench/demo --remove
+bench:
+	@.ci/build "$$(.ci/setup | tail -n 1)" && bench/run
+
+else
+
 EXTENSION = coupon
 EXTVERSION = 1.0
 MODULE_big = coupon
@@ -53,3 +68,5 @@ coupon--$(EXTVERSION).sql: $(PARTS:%=sql/install/%.sql)
 
 # PGXS does not know which objects include which headers.
 $(OBJS): $(wildcard src/*.h)
+
+endif

@@ -427,6 +427,26 @@ RefuseUnfoldedDelete(int64 coupon_id)
 				 errhint("Run SELECT coupon_fold() first.")));
 }
 
+/* Which stock a coupon came from is settled when it is folded, or sooner. */
+static void
+RefuseOtherStock(TriggerData *trigger)
+{
+	bool		free_before,
+				free_after;
+
+	(void) Column(trigger, trigger->tg_trigtuple, "holder", &free_before);
+	(void) Column(trigger, trigger->tg_newtuple, "holder", &free_after);
+	if (free_before && free_after)
+		return;
+	if (!SameColumn(trigger, "id") || !SameColumn(trigger, "template_id") ||
+		!SameColumn(trigger, "holder"))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("id, template and holder of coupon %lld cannot be changed: its stock is counted by them",
+						(long long) ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)),
+				 errhint("Revoke the coupon, and let the user claim another one.")));
+}
+
 /*
  * user_coupon_guard(): on user_coupon and each partition, BEFORE each row that
  * is inserted, deleted, or changed in a column that counts, and TRUNCATE.
@@ -465,13 +485,15 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(new);
 	}
 
+	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+	{
+		if (!IsReplica())
+			RefuseOtherStock(trigger);
+		JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
+	}
 	IdObserve(ColumnInt8(trigger, new, "id", 0));
 	(void) Column(trigger, new, "holder", &isnull);
-	if (!isnull || TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
-	{
+	if (!isnull)
 		JournalAddChange(JOURNAL_RECOUNT, relation, new_template);
-		if (old_template != new_template)
-			JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
-	}
 	return PointerGetDatum(new);
 }

@@ -1,0 +1,18 @@
+# 100 users a call, beside one user a call.
+
+run_many() {
+    pgbench_run "$BENCH/sql/claim_many.sql" "$1"
+    RATE=$(awk -v x="$RATE" 'BEGIN {print x * 100}')
+    COUNT=$((COUNT * 100))
+}
+
+part_many() {
+    fresh_server
+    query_file setup.sql
+    query CHECKPOINT
+    alternate 32 claim many
+    check_coupons 1 "${DONE[claim]}"
+    check_coupons 2 "${DONE[many]}"
+    row_of many 32 'coupon_receive_many, 100 users a call' many coupon_receive claim
+    verify_row many
+}

@@ -1,0 +1,82 @@
+# Refusals beside SELECT 1, and what they write: nothing.
+
+OWNERS=100000                   # users who have had their one coupon
+
+run_select1() {
+    pgbench_run "$BENCH/sql/select1.sql" "$1"
+}
+
+run_sold_out() {
+    # shellcheck disable=SC2086 -- two words
+    pgbench_run "$BENCH/sql/claim.sql" "$1" $ANY_USER -D template=3
+}
+
+run_not_started() {
+    # shellcheck disable=SC2086 -- two words
+    pgbench_run "$BENCH/sql/claim.sql" "$1" $ANY_USER -D template=4
+}
+
+run_unknown() {
+    # shellcheck disable=SC2086 -- two words
+    pgbench_run "$BENCH/sql/unknown.sql" "$1" $ANY_USER
+}
+
+run_over_limit() {
+    pgbench_run "$BENCH/sql/claim.sql" "$1" -D users="$OWNERS" -D template=5
+}
+
+# check_refusal template user outcome
+check_refusal() {
+    local outcome
+
+    outcome=$(query "SELECT outcome FROM coupon_receive($1, $2)")
+    [[ $outcome == "$3" ]] || die "template $1 answers $outcome, not $3"
+}
+
+# WAL position and next transaction id
+server_state() {
+    query "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn, pg_snapshot_xmax(pg_current_snapshot())"
+}
+
+# wal_level is minimal, where the background writer logs nothing by itself.
+# The first round fills the caches and tidies catalog pages; the second counts.
+measure_writes() {
+    local before after variant round total=0
+
+    for round in 1 2; do
+        before=$(server_state)
+        for variant in sold_out not_started unknown over_limit; do
+            SECONDS_EACH=1 "run_$variant" 8
+            if ((round == 2)); then total=$((total + COUNT)); fi
+        done
+        after=$(server_state)
+    done
+    row refusals 8 "$(commas "$total") refusals of the four kinds" '' \
+        'WAL written, transaction ids taken' \
+        "$((${after%|*} - ${before%|*})) bytes, $((${after#*|} - ${before#*|}))"
+}
+
+part_refusals() {
+    local clients
+
+    fresh_server wal_level=minimal max_wal_senders=0
+    query_file setup.sql
+    query "SELECT count(*) FROM coupon_receive(3, 1)" > /dev/null
+    query "SELECT count(*) FROM coupon_receive_many(5, ARRAY(SELECT generate_series(1, $OWNERS)))" > /dev/null
+    query "VACUUM ANALYZE user_coupon"
+    query CHECKPOINT
+    check_coupons 5 "$OWNERS"
+    check_refusal 3 2 out_of_stock
+    check_refusal 4 2 not_started
+    check_refusal 999999999 2 not_found
+    check_refusal 5 "$OWNERS" over_limit
+    for clients in 8 32; do
+        alternate "$clients" select1 sold_out not_started unknown over_limit
+        row_of refusals "$clients" 'sold out' sold_out 'SELECT 1' select1
+        row_of refusals "$clients" 'not started' not_started 'SELECT 1' select1
+        row_of refusals "$clients" 'unknown id' unknown 'SELECT 1' select1
+        row_of refusals "$clients" 'over the limit' over_limit 'SELECT 1' select1
+    done
+    measure_writes
+    verify_row refusals
+}

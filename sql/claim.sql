@@ -1,0 +1,162 @@
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status, per_user_limit, open_to, receive_start, receive_end) VALUES
+    (200, 'three', 3, 10, 'published', 1, 'anyone', '2020-01-01', 'infinity'),
+    (201, 'two each', 10, 10, 'published', 2, 'anyone', '2020-01-01', 'infinity'),
+    (202, 'unlimited', NULL, 10, 'published', 1, 'anyone', '2020-01-01', 'infinity'),
+    (203, 'draft', 10, 10, 'draft', 1, 'anyone', '2020-01-01', 'infinity'),
+    (204, 'early', 10, 10, 'published', 1, 'anyone', '2090-01-01', 'infinity'),
+    (205, 'late', 10, 10, 'published', 1, 'anyone', '2020-01-01', '2021-01-01'),
+    (206, 'by code', 10, 10, 'published', 1, 'code', '2020-01-01', 'infinity'),
+    (207, 'welcome', 2, 10, 'published', 5, 'registration', '2020-01-01', 'infinity'),
+    (208, 'welcome, closed', 2, 10, 'published', 1, 'registration', '2020-01-01', '2021-01-01'),
+    (209, 'nothing', 0, 10, 'published', 1, 'anyone', '2020-01-01', 'infinity'),
+    (210, 'welcome, offline', 2, 10, 'offline', 1, 'registration', '2020-01-01', 'infinity');
+
+-- the codes
+SELECT code, outcome, user_coupon_id > 0 AS id, receive_seq, use_end > now() AS use_end, repeated FROM coupon_receive(200, 1);
+SELECT * FROM coupon_receive(200, 1);
+SELECT * FROM coupon_receive(999, 1);
+SELECT * FROM coupon_receive(-1, 1);
+SELECT * FROM coupon_receive(203, 1);
+SELECT * FROM coupon_receive(204, 1);
+SELECT * FROM coupon_receive(205, 1);
+SELECT * FROM coupon_receive(206, 1);
+SELECT * FROM coupon_receive(207, 1);
+SELECT * FROM coupon_receive(209, 1);
+
+-- n-th coupon of a user
+SELECT code, receive_seq FROM coupon_receive(201, 1);
+SELECT code, receive_seq FROM coupon_receive(201, 1);
+SELECT code, outcome FROM coupon_receive(201, 1);
+
+-- one call, one coupon, also when expanded into columns
+SELECT (coupon_receive(201, 2)).*  \gset x_
+SELECT :x_code AS code, count(*) FROM user_coupon WHERE template_id = 201 AND user_id = 2;
+
+-- unlimited: counted, never refused for stock
+SELECT count(*) FILTER (WHERE r.code = 0) AS ok FROM generate_series(1, 500) u, coupon_receive(202, u) r;
+SELECT coupon_stock_left(202), coupons FROM coupon_verify(202);
+
+-- request id: a retry gets the first answer, also after sell-out, limit and end
+SELECT code, repeated, user_coupon_id AS first FROM coupon_receive(200, 2, 'req-1') \gset
+SELECT code, repeated, user_coupon_id = :first AS same, receive_seq FROM coupon_receive(200, 2, 'req-1');
+SELECT code, outcome, repeated FROM coupon_receive(200, 2, 'req-2');
+SELECT code FROM coupon_receive(200, 3);
+SELECT code, outcome FROM coupon_receive(200, 4);
+SELECT code, outcome FROM coupon_receive(200, 4, 'req-4');
+SELECT code, repeated, user_coupon_id = :first AS same FROM coupon_receive(200, 2, 'req-1');
+UPDATE coupon_template SET status = 'offline' WHERE id = 200;
+SELECT code, repeated, user_coupon_id = :first AS same FROM coupon_receive(200, 2, 'req-1');
+UPDATE coupon_template SET status = 'published' WHERE id = 200;
+-- the owner of a sold-out coupon is told so
+SELECT code, outcome FROM coupon_receive(200, 3);
+
+-- sources
+SELECT code FROM coupon_receive(201, 5, NULL, 'platform');
+SELECT code FROM coupon_receive(201, 6, NULL, 'shop');
+SELECT user_id, source, holder, status FROM user_coupon WHERE template_id = 201 AND user_id IN (2, 5, 6) ORDER BY user_id;
+
+-- abort, savepoints and EXCEPTION blocks give stock back
+SELECT coupon_stock_left(201);
+BEGIN; SELECT code FROM coupon_receive(201, 7); SELECT coupon_stock_left(201); ROLLBACK;
+SELECT coupon_stock_left(201);
+BEGIN;
+SELECT code FROM coupon_receive(201, 7);
+SAVEPOINT a;
+SELECT code FROM coupon_receive(201, 8);
+SAVEPOINT b;
+SELECT code FROM coupon_receive(201, 9);
+RELEASE b;
+SELECT coupon_stock_left(201);
+ROLLBACK TO a;
+SELECT coupon_stock_left(201);
+COMMIT;
+SELECT coupon_stock_left(201);
+SELECT user_id FROM user_coupon WHERE template_id = 201 AND user_id IN (7, 8, 9);
+DO $$
+BEGIN
+    FOR u IN 20..60 LOOP
+        BEGIN
+            PERFORM coupon_receive(201, u);
+            RAISE division_by_zero;
+        EXCEPTION WHEN division_by_zero THEN NULL;
+        END;
+    END LOOP;
+END $$;
+SELECT coupon_stock_left(201);
+-- coupon_require aborts what a refusal would not
+BEGIN;
+SELECT coupon_require(code, outcome) FROM coupon_receive(201, 70);
+SELECT coupon_require(code, outcome) FROM coupon_receive(205, 70);
+ROLLBACK;
+SELECT coupon_stock_left(201);
+
+-- many users: once each, in order, what is left goes to the first
+SELECT user_id, code, outcome, receive_seq, repeated FROM coupon_receive_many(201, '{104,101,103,102,1,101}');
+SELECT user_id, code, outcome FROM coupon_receive_many(201, '{110,109,1,101}');
+SELECT user_id, code, outcome FROM coupon_receive_many(999, '{1,2}');
+SELECT count(*) FROM coupon_receive_many(201, '{}');
+SELECT code, count(*) FROM coupon_receive_many(202, ARRAY(SELECT generate_series(400, 1700))) GROUP BY code ORDER BY code;
+SELECT user_id, code, repeated FROM coupon_receive_many(202, '{5001,5002}', 'platform', 'batch-1');
+SELECT user_id, code, repeated FROM coupon_receive_many(202, '{5002,5003}', 'platform', 'batch-1');
+
+-- new users: every open registration template once
+SELECT template_id, code, outcome, receive_seq, repeated FROM coupon_receive_new_user(1);
+SELECT template_id, code, outcome, receive_seq, repeated FROM coupon_receive_new_user(1);
+SELECT template_id, code, outcome FROM coupon_receive_new_user(2);
+SELECT template_id, code, outcome FROM coupon_receive_new_user(3);
+SELECT source, receive_seq FROM user_coupon WHERE template_id = 207 AND user_id = 1;
+
+-- a template of the transaction's own
+BEGIN;
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (220, 'own', 2, 10, 'published');
+SELECT code, outcome FROM coupon_receive(220, 1);
+SELECT code, outcome FROM coupon_receive(220, 1);
+SAVEPOINT a;
+SELECT code, outcome FROM coupon_receive(220, 2);
+SELECT code, outcome FROM coupon_receive(220, 3);
+ROLLBACK TO a;
+SELECT user_id, code FROM coupon_receive_many(220, '{3,4}');
+SELECT coupon_stock_left(220);
+COMMIT;
+SELECT coupon_stock_left(220);
+SELECT code, outcome FROM coupon_receive(220, 5);
+-- one that a savepoint took back does not exist
+BEGIN;
+SAVEPOINT a;
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (221, 'gone', 2, 10, 'published');
+SELECT code FROM coupon_receive(221, 1);
+ROLLBACK TO a;
+SELECT code, outcome FROM coupon_receive(221, 1);
+COMMIT;
+-- a change of the transaction's own
+BEGIN;
+UPDATE coupon_template SET total_stock = 4 WHERE id = 220;
+SELECT code, outcome FROM coupon_receive(220, 5);
+SELECT coupon_stock_left(220);
+SAVEPOINT a;
+UPDATE coupon_template SET status = 'offline' WHERE id = 220;
+SELECT code, outcome FROM coupon_receive(220, 6);
+ROLLBACK TO a;
+SELECT code, outcome FROM coupon_receive(220, 6);
+SELECT code, outcome FROM coupon_receive(220, 7);
+ROLLBACK;
+SELECT coupon_stock_left(220);
+SELECT code, outcome FROM coupon_receive(220, 5);
+
+-- somebody adds a trigger: rows go through SQL then, with the same answers
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'user % got a coupon', NEW.user_id; RETURN NEW; END $$;
+CREATE TRIGGER note AFTER INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION note();
+UPDATE coupon_template SET total_stock = 8 WHERE id = 220;
+SELECT code, outcome, receive_seq FROM coupon_receive(220, 8);
+SELECT code, outcome, receive_seq FROM coupon_receive(220, 8);
+SELECT user_id, code, outcome FROM coupon_receive_many(220, '{8,9,10}');
+DROP TRIGGER note ON user_coupon;
+SELECT code, outcome FROM coupon_receive(220, 11);
+-- and a column with a default
+ALTER TABLE user_coupon ADD COLUMN shard text DEFAULT 'a';
+SELECT code, outcome FROM coupon_receive(220, 12);
+SELECT user_id, shard FROM user_coupon WHERE template_id = 220 AND user_id = 12;
+ALTER TABLE user_coupon DROP COLUMN shard;
+SELECT code, outcome FROM coupon_receive(220, 13);
+
+SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;

@@ -1,0 +1,101 @@
+CREATE ROLE regress_app; CREATE ROLE regress_shop; CREATE ROLE regress_operator; CREATE ROLE regress_monitor; CREATE ROLE regress_nobody;
+CREATE ROLE regress_shop_clerk IN ROLE regress_shop;
+INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value, status) VALUES
+    (600, 71, 'seven', 10, 10, 'published'), (601, 72, 'eight', 10, 10, 'published'), (602, NULL, 'platform', 10, 10, 'published');
+
+-- nothing to PUBLIC
+SELECT count(*) FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e'
+WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'coupon') AND has_function_privilege('regress_nobody', p.oid, 'EXECUTE');
+SELECT count(*) FROM pg_class c JOIN pg_depend d ON d.objid = c.oid AND d.deptype = 'e'
+WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'coupon') AND c.relkind IN ('r', 'p', 'v')
+  AND has_table_privilege('regress_nobody', c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE');
+SET ROLE regress_nobody;
+SELECT coupon_receive(600, 1);
+SELECT * FROM coupon_template;
+SELECT coupon_grant('regress_nobody', 'application');
+RESET ROLE;
+
+SELECT coupon_grant('regress_app', 'application');
+SELECT coupon_grant('regress_app', 'application');
+SELECT coupon_grant('regress_shop', 'application', 71);
+SELECT coupon_grant('regress_operator', 'operator', 71);
+SELECT coupon_grant('regress_monitor', 'monitor');
+SELECT coupon_grant('regress_app', 'king');
+SELECT coupon_grant(0::regrole, 'monitor');
+SELECT coupon_grant('regress_app', 'monitor', -1);
+SELECT role_name, kind, shop_number FROM coupon_role ORDER BY 1, 2;
+
+SET ROLE regress_app;
+SELECT code FROM generate_series(600, 602) t, coupon_receive(t, 1);
+SELECT count(*) FROM coupon_wallet(1);
+SELECT * FROM user_coupon;
+INSERT INTO coupon_template (name, discount_value) VALUES ('x', 1);
+SELECT coupon_verify();
+RESET ROLE;
+
+-- bound to a shop: other templates do not exist, by any argument
+SET ROLE regress_shop;
+SELECT code, outcome FROM coupon_receive(600, 2);
+SELECT code, outcome FROM coupon_receive(601, 2);
+SELECT code, outcome FROM coupon_receive(602, 2);
+SELECT code, outcome FROM coupon_receive(601, 1, 'r');
+SELECT user_id, code FROM coupon_receive_many(601, '{2,3}');
+SELECT count(*) FROM coupon_template_get(601);
+SELECT coupon_stock_left(600), coupon_stock_left(601);
+SELECT id FROM coupon_browse();
+SELECT id FROM coupon_browse(shop_number => 72);
+SELECT template_id FROM coupon_wallet(1);
+SELECT * FROM coupon_wallet_count(1) WHERE n > 0;
+RESET ROLE;
+SET ROLE regress_shop_clerk;
+SELECT code, outcome FROM coupon_receive(601, 3);
+SELECT code, outcome FROM coupon_receive(600, 3);
+RESET ROLE;
+SET ROLE regress_operator;
+SELECT id FROM coupon_template ORDER BY id;
+UPDATE coupon_template SET name = 'mine now' WHERE id = 601;
+INSERT INTO coupon_template (shop_number, name, discount_value) VALUES (72, 'theirs', 1);
+INSERT INTO coupon_template (id, shop_number, name, discount_value, total_stock) VALUES (603, 71, 'ours', 1, 5) RETURNING id;
+UPDATE coupon_template SET shop_number = 72 WHERE id = 603;
+UPDATE coupon_template SET total_stock = 4 WHERE id = 603;
+DELETE FROM coupon_template WHERE id = 603;
+SELECT template_id, ok FROM coupon_verify();
+SELECT template_id FROM coupon_stat ORDER BY 1;
+SELECT DISTINCT shop_number FROM coupon_held;
+RESET ROLE;
+SET ROLE regress_monitor;
+SELECT count(*) > 0 FROM coupon_stat;
+SELECT count(*) FROM coupon_health;
+SELECT capacity > 0 FROM coupon_stat_cache;
+SELECT count(*) > 0 FROM coupon_held;
+SELECT coupon_receive(600, 9);
+RESET ROLE;
+
+-- the binding follows the table at once
+SELECT coupon_grant('regress_shop', 'application', 72);
+SET ROLE regress_shop;
+SELECT code FROM coupon_receive(601, 4);
+RESET ROLE;
+SELECT coupon_grant_revoke('regress_shop', 'application', 72);
+SET ROLE regress_shop;
+SELECT code, outcome FROM coupon_receive(601, 5);
+SELECT code FROM coupon_receive(600, 5);
+RESET ROLE;
+SELECT coupon_grant_revoke('regress_shop', 'application', 71);
+SET ROLE regress_shop;
+SELECT coupon_receive(600, 6);
+RESET ROLE;
+SELECT coupon_grant_revoke('regress_shop', 'application', 71);
+
+-- a caller's search path changes nothing
+SET ROLE regress_app;
+CREATE FUNCTION pg_temp.evil(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'evil as %', current_user; RETURN true; END $$;
+CREATE OPERATOR pg_temp.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = pg_temp.evil);
+SET search_path = pg_temp, pg_catalog, public;
+SELECT code FROM coupon_receive(600, 700);
+SELECT count(*) FROM coupon_wallet(700);
+RESET search_path;
+RESET ROLE;
+DROP OWNED BY regress_app, regress_shop, regress_operator, regress_monitor, regress_nobody;
+DELETE FROM coupon_role;
+DROP ROLE regress_app, regress_shop, regress_shop_clerk, regress_operator, regress_monitor, regress_nobody;

@@ -1,0 +1,119 @@
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES
+    (400, 'a', 10, 10, 'published'), (401, 'b', NULL, 10, 'published'), (402, 'c', 10, 10, 'published'),
+    (403, 'd', 10, 10, 'published'), (404, 'e', 10, 10, 'published');
+SELECT count(*) FROM coupon_receive_many(400, ARRAY(SELECT generate_series(1, 6)));
+SELECT count(*) FROM coupon_receive_many(401, ARRAY(SELECT generate_series(1, 50)));
+
+-- the total never falls below what was issued
+UPDATE coupon_template SET total_stock = 5 WHERE id = 400;
+UPDATE coupon_template SET total_stock = 6 WHERE id = 400;
+SELECT coupon_stock_left(400);
+SELECT code FROM coupon_receive(400, 7);
+UPDATE coupon_template SET total_stock = 8 WHERE id = 400;
+SELECT coupon_stock_left(400);
+SELECT code FROM coupon_receive(400, 7);
+-- lowered and raised in one transaction, with claims between, and rolled back
+BEGIN;
+UPDATE coupon_template SET total_stock = 7 WHERE id = 400;
+SELECT coupon_stock_left(400), r.code FROM coupon_receive(400, 8) r;
+UPDATE coupon_template SET total_stock = 9 WHERE id = 400;
+SELECT r.code FROM coupon_receive(400, 8) r;
+UPDATE coupon_template SET total_stock = 8 WHERE id = 400;
+SELECT coupon_stock_left(400);
+UPDATE coupon_template SET total_stock = 7 WHERE id = 400;
+ROLLBACK;
+SELECT coupon_stock_left(400);
+BEGIN;
+SAVEPOINT a;
+UPDATE coupon_template SET total_stock = 7 WHERE id = 400;
+ROLLBACK TO a;
+SELECT coupon_stock_left(400);
+SELECT r.code FROM coupon_receive(400, 8) r;
+COMMIT;
+SELECT coupon_stock_left(400);
+-- a total for an unlimited template, and none for a limited one
+UPDATE coupon_template SET total_stock = 49 WHERE id = 401;
+UPDATE coupon_template SET total_stock = 51 WHERE id = 401;
+SELECT coupon_stock_left(401);
+UPDATE coupon_template SET total_stock = NULL WHERE id = 401;
+SELECT coupon_stock_left(401);
+SELECT user_id, code FROM coupon_receive_many(401, '{51,52}');
+
+-- folding moves counts, not stock
+SELECT upto > 0 AS upto, templates, coupons FROM coupon_fold();
+SELECT template_id, coupons, folded, row_count, ok FROM coupon_verify() WHERE template_id BETWEEN 400 AND 404;
+SELECT templates, coupons FROM coupon_fold();
+SELECT r.code FROM coupon_receive(402, 1) r;
+SELECT templates, coupons FROM coupon_fold();
+SELECT coupon_stock_left(402);
+SELECT coupon_stock_rebuild(402);
+SELECT template_id, coupons, folded, ok FROM coupon_verify(402);
+
+-- coupons written past the claim path
+INSERT INTO user_coupon (user_id, template_id, use_end) VALUES (900, 402, 'infinity');
+SELECT coupon_stock_left(402);
+SELECT code, outcome FROM coupon_receive(402, 900);
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (901, 402, 'infinity', 0), (902, 402, 'infinity', 0);
+SELECT coupon_stock_left(402);
+BEGIN;
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (903, 402, 'infinity', 0);
+ROLLBACK;
+SELECT coupon_stock_left(402);
+-- deleting one that is not folded would give its unit back
+DELETE FROM user_coupon WHERE template_id = 402 AND user_id = 901;
+SELECT templates, coupons FROM coupon_fold();
+DELETE FROM user_coupon WHERE template_id = 402 AND user_id = 901;
+SELECT coupon_stock_left(402);
+SELECT coupons, folded, row_count, ok FROM coupon_verify(402);
+-- revoked and expired coupons are issued coupons
+UPDATE user_coupon SET status = 4 WHERE template_id = 402 AND user_id = 1;
+SELECT coupon_stock_rebuild(402);
+-- which stock a coupon came from does not change
+UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 900;
+UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 902;
+UPDATE user_coupon SET holder = 0 WHERE template_id = 403 AND user_id = 900;
+UPDATE user_coupon SET holder = NULL WHERE template_id = 402 AND user_id = 902;
+UPDATE user_coupon SET holder = 0, template_id = 402, order_id = 5 WHERE template_id = 402 AND user_id = 902;
+SELECT coupon_stock_left(403);
+
+-- quota of another holder comes out of ours
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (404, 1, 4);
+SELECT coupon_stock_left(404);
+SELECT count(*) FILTER (WHERE code = 0) FROM coupon_receive_many(404, ARRAY(SELECT generate_series(1, 10)));
+UPDATE coupon_stock SET quota = 5 WHERE template_id = 404;
+UPDATE coupon_stock SET quota = 3 WHERE template_id = 404;
+SELECT coupon_stock_left(404);
+DELETE FROM coupon_stock WHERE template_id = 404 AND holder = 1;
+SELECT coupon_stock_left(404);
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (404, 0, 4);
+UPDATE coupon_template SET total_stock = 5 WHERE id = 404;
+
+-- tampered counts are noticed
+UPDATE coupon_stock SET folded = folded - 2 WHERE template_id = 402 AND holder = 0;
+SELECT ok, problem FROM coupon_verify(402);
+UPDATE coupon_stock SET folded = folded + 2 WHERE template_id = 402 AND holder = 0;
+SELECT ok, problem FROM coupon_verify(402);
+UPDATE coupon_stock SET folded = folded + 100 WHERE template_id = 402 AND holder = 0;
+SELECT ok, problem FROM coupon_verify(402);
+SELECT code, outcome FROM coupon_receive(402, 950);
+UPDATE coupon_stock SET folded = folded - 100 WHERE template_id = 402 AND holder = 0;
+SELECT code, outcome FROM coupon_receive(402, 950);
+
+-- recounting in a transaction that has claims of its own
+BEGIN;
+SELECT code FROM coupon_receive(402, 951);
+SELECT coupon_stock_rebuild(402);
+ROLLBACK;
+
+-- TRUNCATE of coupons is seen at once
+SELECT coupon_stock_left(403);
+TRUNCATE user_coupon, coupon_stock, coupon_watermark;
+SELECT coupon_stock_left(403), coupon_stock_left(400);
+SELECT code FROM coupon_receive(400, 1);
+TRUNCATE user_coupon_0;
+SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;
+SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;
+TRUNCATE user_coupon;
+TRUNCATE coupon_template;
+SELECT code, outcome FROM coupon_receive(400, 1);
+SELECT count(*) FROM coupon_verify();

@@ -1,0 +1,91 @@
+-- defaults: name, stock and value are enough for a sale that is open now
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status)
+VALUES (100, '10 off', 100, 10, 'published');
+SELECT issuer, category, open_to, per_user_limit, discount_kind, threshold_amount, use_validity, receive_end
+FROM coupon_template WHERE id = 100;
+SELECT code, outcome, receive_seq, repeated FROM coupon_receive(100, 1);
+
+-- nonsense is refused
+\set VERBOSITY terse
+INSERT INTO coupon_template (name, discount_value) VALUES ('', 1);
+INSERT INTO coupon_template (name, discount_value) VALUES ('x', 0);
+INSERT INTO coupon_template (name, discount_value) VALUES ('x', -5);
+INSERT INTO coupon_template (name, discount_value, discount_kind) VALUES ('x', 101, 'percent');
+INSERT INTO coupon_template (name, discount_value, total_stock) VALUES ('x', 1, -1);
+INSERT INTO coupon_template (name, discount_value, per_user_limit) VALUES ('x', 1, 0);
+INSERT INTO coupon_template (name, discount_value, receive_start, receive_end) VALUES ('x', 1, '2030-01-02', '2030-01-01');
+INSERT INTO coupon_template (name, discount_value, use_start, use_end) VALUES ('x', 1, '2030-01-02', '2030-01-01');
+INSERT INTO coupon_template (name, discount_value, use_start) VALUES ('x', 1, '2030-01-02');
+INSERT INTO coupon_template (name, discount_value, use_end) VALUES ('x', 1, '2000-01-01');
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '0');
+INSERT INTO coupon_template (name, discount_value, max_discount) VALUES ('x', 1, 0);
+INSERT INTO coupon_template (name, discount_value, threshold_amount) VALUES ('x', 1, -1);
+INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{}');
+INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{1,NULL}');
+INSERT INTO coupon_template (name, discount_value, status) VALUES ('x', 1, 'open');
+INSERT INTO coupon_template (name, discount_value, category) VALUES ('x', 1, 'x');
+INSERT INTO coupon_template (name, discount_value, open_to) VALUES ('x', 1, 'x');
+INSERT INTO coupon_template (name, discount_value, issuer) VALUES ('x', 1, 'shop');
+INSERT INTO coupon_template (name, discount_value, refund_policy) VALUES ('x', 1, 'x');
+INSERT INTO coupon_template (name, discount_value, shop_number) VALUES ('x', 1, 0);
+INSERT INTO coupon_template (name, total_stock) VALUES ('x', 1);
+
+\set VERBOSITY default
+-- once issued, what a coupon is worth is frozen; the rest is not
+UPDATE coupon_template SET discount_value = 20 WHERE id = 100;
+UPDATE coupon_template SET threshold_amount = 5, name = 'x' WHERE id = 100;
+UPDATE coupon_template SET goods_ids = '{1}' WHERE id = 100;
+UPDATE coupon_template SET shop_number = 7 WHERE id = 100;
+UPDATE coupon_template SET discount_value = 10.00, name = 'still 10 off' WHERE id = 100;
+UPDATE coupon_template SET id = 101 WHERE id = 100;
+DELETE FROM coupon_template WHERE id = 100;
+TRUNCATE coupon_template;
+SELECT name, discount_value, updated_at > created_at AS stamped FROM coupon_template WHERE id = 100;
+
+-- before, it is not, and a template can be deleted
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (110, 'new', 5, 10, 'published');
+SELECT coupon_stock_left(110);
+UPDATE coupon_template SET discount_value = 20 WHERE id = 110;
+SELECT coupon_stock_left(110), discount_value FROM coupon_template WHERE id = 110;
+DELETE FROM coupon_template WHERE id = 110;
+SELECT code, outcome FROM coupon_receive(110, 1);
+SELECT coupon_stock_left(110);
+
+-- a claim in the same transaction counts as issued
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (111, 'new', 5, 10, 'published');
+BEGIN;
+SELECT code FROM coupon_receive(111, 1);
+DELETE FROM coupon_template WHERE id = 111;
+ROLLBACK;
+-- a deletion rolled back leaves everything as it was
+BEGIN;
+DELETE FROM coupon_template WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 1);
+ROLLBACK;
+SELECT code, outcome FROM coupon_receive(111, 1);
+SELECT coupon_stock_left(111);
+
+-- every attribute change is seen by the next claim
+UPDATE coupon_template SET status = 'offline' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET status = 'draft' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET status = 'published', receive_start = statement_timestamp() + interval '1 day' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET receive_start = '2020-01-01', receive_end = '2021-01-01' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET receive_end = 'infinity', use_start = '2020-01-01', use_end = '2021-01-01' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET use_start = '2090-01-01', use_end = '2091-01-01', open_to = 'task' WHERE id = 111;
+SELECT code, outcome FROM coupon_receive(111, 2);
+UPDATE coupon_template SET open_to = 'anyone' WHERE id = 111;
+SELECT code, outcome, use_end = '2091-01-01' AS absolute FROM coupon_receive(111, 2);
+SELECT use_start = '2090-01-01' AS use_start FROM user_coupon WHERE template_id = 111 AND user_id = 2;
+UPDATE coupon_template SET per_user_limit = 2 WHERE id = 111;
+SELECT code, outcome, receive_seq FROM coupon_receive(111, 2);
+
+-- ON CONFLICT DO UPDATE is an update, not a new template
+INSERT INTO coupon_template (id, name, total_stock, discount_value) VALUES (111, 'upsert', 5, 10)
+ON CONFLICT (id) DO UPDATE SET name = excluded.name;
+SELECT coupon_stock_left(111);
+SELECT ok, problem FROM coupon_verify() WHERE NOT ok;
