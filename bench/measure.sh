@@ -1,7 +1,9 @@
 # Measuring, medians, and the rows of the table.
+#
+# shellcheck shell=bash disable=SC2034
 
 declare -A RATES                # variant -> results of its runs
-declare -A DONE                 # variant -> transactions in all its runs
+declare -A TOTALS                 # variant -> transactions in all its runs
 RATE=                           # result of the last run
 COUNT=                          # transactions in the last run
 
@@ -21,17 +23,17 @@ pgbench_run() {
 }
 
 # alternate clients variant ...: calls run_<variant> in turns, and fills RATES
-# and DONE.  Each round begins with another variant, so that none is always the
-# first on the emptiest table.  One round before them is not counted: it fills
-# caches, and makes the first pages.
+# and TOTALS.  Each round begins with another variant, so that none is always the
+# first on the emptiest table.  In a full run one round before them is not
+# counted: it fills caches, and makes the first pages.
 alternate() {
     local clients=$1 round i variant variants
 
     shift
     variants=("$@")
     RATES=()
-    DONE=()
-    for ((round = 0; round <= ROUNDS; round++)); do
+    TOTALS=()
+    for ((round = 1 - WARM_UP; round <= ROUNDS; round++)); do
         for ((i = 0; i < $#; i++)); do
             variant=${variants[(round + i) % $#]}
             if ((round == 0)); then
@@ -41,7 +43,7 @@ alternate() {
                 RATES[$variant]+="$RATE "
                 say "$clients clients, round $round, $variant: $(rate "$RATE")"
             fi
-            DONE[$variant]=$((${DONE[$variant]:-0} + COUNT))
+            TOTALS[$variant]=$((${TOTALS[$variant]:-0} + COUNT))
         done
     done
 }
@@ -53,8 +55,10 @@ median() {
 }
 
 median_of() {
-    # shellcheck disable=SC2086 -- one word per number
-    median ${RATES[$1]}
+    local rates
+
+    read -r -a rates <<< "${RATES[$1]}"
+    median "${rates[@]}"
 }
 
 # Whole numbers with commas.
@@ -97,11 +101,20 @@ row_of() {
     fi
 }
 
+redis_version() {
+    if command -v redis-server > /dev/null; then
+        redis-server --version | sed 's/.* v=\([^ ]*\).*/\1/'
+    else
+        echo none
+    fi
+}
+
 table_facts() {
     row setup '' cores "$CORES" PostgreSQL "$(query 'SHOW server_version' | cut -d' ' -f1)"
     row setup '' synchronous_commit "$(query 'SHOW synchronous_commit')" fsync "$(query 'SHOW fsync')"
     row setup '' shared_buffers "$(query 'SHOW shared_buffers')" 'data on' "$(stat -f -c %T "$WORK")"
     row setup '' 'seconds a run' "$SECONDS_EACH" rounds "$ROUNDS"
+    row setup '' 'autovacuum, checkpoints meanwhile' none Redis "$(redis_version)"
 }
 
 # Every transaction of a run was meant to write exactly so many coupons.

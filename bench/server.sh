@@ -1,5 +1,8 @@
 # The private PostgreSQL cluster and the private Redis servers.
+#
+# shellcheck shell=bash disable=SC2034
 
+SERVER_PID=
 REDIS_PIDS=()
 WATCHER=
 
@@ -24,7 +27,7 @@ find_programs() {
 
     command -v "$pg_config" > /dev/null || die "no pg_config; name it in PG_CONFIG"
     BIN=$("$pg_config" --bindir)
-    for name in initdb pg_ctl psql pgbench; do
+    for name in initdb postgres pg_isready psql pgbench; do
         [[ -x $BIN/$name ]] || die "no $name in $BIN"
     done
     [[ -e $("$pg_config" --sharedir)/extension/coupon.control ]] ||
@@ -53,23 +56,35 @@ fresh_server() {
     query "CREATE EXTENSION coupon"
 }
 
+# Not by pg_ctl: a child of ours is reaped by us once it has been killed, and
+# until then it would look alive to its successor.
 start_server() {
-    "$BIN/pg_ctl" -D "$WORK/data" -l "$WORK/server.log" -w -t 600 start > /dev/null 2>&1
+    "$BIN/postgres" -D "$WORK/data" >> "$WORK/server.log" 2>&1 &
+    SERVER_PID=$!
+    until "$BIN/pg_isready" -q; do
+        kill -0 "$SERVER_PID" 2> /dev/null || return 1
+        sleep 0.05
+    done
 }
 
 stop_server() {
     stop_folding
-    if [[ -e $WORK/data/postmaster.pid ]]; then
-        "$BIN/pg_ctl" -D "$WORK/data" -m immediate -w stop > /dev/null 2>&1 || true
+    end_process QUIT "$SERVER_PID"
+    SERVER_PID=
+}
+
+# end_process signal pid; bash reports a killed job on standard error
+end_process() {
+    if [[ -n $2 ]]; then
+        kill -s "$1" "$2" 2> /dev/null || true
+        { wait "$2" || true; } 2> /dev/null
     fi
 }
 
 # Its children notice by themselves, and hold the shared memory until then.
 crash_server() {
-    local tries
-
-    kill -9 "$(head -1 "$WORK/data/postmaster.pid")"
-    for tries in {1..100}; do
+    end_process KILL "$SERVER_PID"
+    for _ in {1..100}; do
         if start_server; then
             return
         fi
@@ -100,23 +115,20 @@ start_folding() {
 }
 
 stop_folding() {
-    if [[ -n $WATCHER ]]; then
-        kill "$WATCHER" 2> /dev/null || true
-        wait "$WATCHER" 2> /dev/null || true
-        WATCHER=
-    fi
+    end_process TERM "$WATCHER"
+    WATCHER=
 }
 
 # start_redis name option ...: listens on $WORK/name.sock
 start_redis() {
-    local name=$1 tries
+    local name=$1
 
     shift
     mkdir "$WORK/$name"
     redis-server --port 0 --unixsocket "$WORK/$name.sock" --dir "$WORK/$name" \
         --save '' --auto-aof-rewrite-percentage 0 "$@" > "$WORK/$name.log" 2>&1 &
     REDIS_PIDS+=($!)
-    for tries in {1..50}; do
+    for _ in {1..50}; do
         if redis-cli -s "$WORK/$name.sock" ping > /dev/null 2>&1; then
             return
         fi
@@ -129,8 +141,7 @@ stop_redis() {
     local pid
 
     for pid in "${REDIS_PIDS[@]}"; do
-        kill "$pid" 2> /dev/null || true
-        wait "$pid" 2> /dev/null || true
+        end_process TERM "$pid"
     done
     REDIS_PIDS=()
     rm -rf "$WORK"/redis-*

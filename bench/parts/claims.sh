@@ -1,11 +1,12 @@
 # Claims on one hot template, beside other ways to do the same with SQL, and
 # beside the bare INSERT of the record, which does less.
+#
+# shellcheck shell=bash disable=SC2034
 
-ANY_USER='-D users=1000000000000000'
+ANY_USER=(-D users=1000000000000000)
 
 run_claim() {
-    # shellcheck disable=SC2086 -- two words
-    pgbench_run "$BENCH/sql/claim.sql" "$1" $ANY_USER -D template=1
+    pgbench_run "$BENCH/sql/claim.sql" "$1" "${ANY_USER[@]}" -D template=1
 }
 
 run_textbook() {
@@ -28,20 +29,20 @@ run_plain() {
 check_claims() {
     local sold
 
-    check_coupons 1 "${DONE[claim]}"
-    check_coupons 101 "${DONE[textbook]}"
-    check_coupons 102 "${DONE[slots]}"
+    check_coupons 1 "${TOTALS[claim]}"
+    check_coupons 101 "${TOTALS[textbook]}"
+    check_coupons 102 "${TOTALS[slots]}"
     sold=$(query "SELECT 2000000000 - stock FROM bench_stock")
-    ((sold == DONE[textbook])) || die "the textbook way sold $sold for ${DONE[textbook]} coupons"
+    ((sold == TOTALS[textbook])) || die "the textbook way sold $sold for ${TOTALS[textbook]} coupons"
     sold=$(query "SELECT 8000000 * 256 - sum(stock) FROM bench_slot")
-    ((sold == DONE[slots])) || die "the slotted way sold $sold for ${DONE[slots]} coupons"
+    ((sold == TOTALS[slots])) || die "the slotted way sold $sold for ${TOTALS[slots]} coupons"
 }
 
 # Every number of clients begins with empty tables.
 part_claims() {
     local clients
 
-    for clients in 1 8 32 64 100; do
+    for clients in "${CLAIM_CLIENTS[@]}"; do
         fresh_server
         query_file setup.sql
         query_file copy_of_user_coupon.sql name=bench_plain
@@ -49,10 +50,10 @@ part_claims() {
         query CHECKPOINT
         alternate "$clients" claim bare plain textbook slots
         check_claims
-        row_of claims "$clients" 'coupon_receive, one hot template' claim 'bare INSERT into user_coupon' bare
-        row_of claims "$clients" '"' claim 'bare INSERT into a copy without triggers' plain
-        row_of claims "$clients" '"' claim 'textbook SQL' textbook
-        row_of claims "$clients" '"' claim 'slotted counter, SKIP LOCKED' slots
+        row_of claims "$clients" coupon_receive claim 'bare INSERT into user_coupon' bare
+        row_of claims "$clients" coupon_receive claim 'bare INSERT into a copy without triggers' plain
+        row_of claims "$clients" coupon_receive claim 'textbook SQL' textbook
+        row_of claims "$clients" coupon_receive claim 'slotted counter, SKIP LOCKED' slots
     done
     verify_row claims
 }

@@ -1,5 +1,7 @@
 # How "ids past the watermark" are best found: three copies of user_coupon
 # with no index for it, a btree and a BRIN on id.
+#
+# shellcheck shell=bash disable=SC2034
 
 run_none() {
     pgbench_run "$WORK/insert_none.sql" "$1"

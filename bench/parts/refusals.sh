@@ -1,24 +1,23 @@
 # Refusals beside SELECT 1, and what they write: nothing.
+#
+# shellcheck shell=bash disable=SC2034
 
 OWNERS=100000                   # users who have had their one coupon
 
 run_select1() {
-    pgbench_run "$BENCH/sql/select1.sql" "$1"
+    pgbench_run "$BENCH/sql/select1.sql" "$1" "${ANY_USER[@]}"
 }
 
 run_sold_out() {
-    # shellcheck disable=SC2086 -- two words
-    pgbench_run "$BENCH/sql/claim.sql" "$1" $ANY_USER -D template=3
+    pgbench_run "$BENCH/sql/claim.sql" "$1" "${ANY_USER[@]}" -D template=3
 }
 
 run_not_started() {
-    # shellcheck disable=SC2086 -- two words
-    pgbench_run "$BENCH/sql/claim.sql" "$1" $ANY_USER -D template=4
+    pgbench_run "$BENCH/sql/claim.sql" "$1" "${ANY_USER[@]}" -D template=4
 }
 
 run_unknown() {
-    # shellcheck disable=SC2086 -- two words
-    pgbench_run "$BENCH/sql/unknown.sql" "$1" $ANY_USER
+    pgbench_run "$BENCH/sql/unknown.sql" "$1"
 }
 
 run_over_limit() {
@@ -70,7 +69,7 @@ part_refusals() {
     check_refusal 4 2 not_started
     check_refusal 999999999 2 not_found
     check_refusal 5 "$OWNERS" over_limit
-    for clients in 8 32; do
+    for clients in "${REFUSAL_CLIENTS[@]}"; do
         alternate "$clients" select1 sold_out not_started unknown over_limit
         row_of refusals "$clients" 'sold out' sold_out 'SELECT 1' select1
         row_of refusals "$clients" 'not started' not_started 'SELECT 1' select1

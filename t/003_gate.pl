@@ -1,0 +1,85 @@
+# Gates: a smaller total, a deletion and a recount wait for open claims, claims
+# wait for them, and whoever is waited for may go on.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('gate', 'coupon.gate_timeout = 180s');
+sub q1 { return $node->safe_psql('postgres', $_[0]); }
+sub waits
+{
+	my ($event) = @_;
+	ok($node->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = '$event' AND state = 'active'"), "somebody waits: $event");
+}
+
+q1(q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (1, 'ten', 10, 10, 'published'), (2, 'untouched', 5, 10, 'published')});
+q1(q{SELECT coupon_receive_many(1, '{1,2,3,4,5}')});
+
+my $claimer = $node->background_psql('postgres', on_error_stop => 0);
+my $admin;
+# After an error a session's stderr is not clean for query_safe any more.
+sub new_admin
+{
+	if ($admin) { eval { $admin->quit } }
+	$admin = $node->background_psql('postgres', on_error_stop => 0);
+}
+new_admin();
+my $other = $node->background_psql('postgres', on_error_stop => 0);
+
+# The claim is rolled back: the total can fall.
+$claimer->query_safe('BEGIN; SELECT coupon_receive(1, 11)');
+$admin->query_until(qr/start/, "\\echo start\nUPDATE coupon_template SET total_stock = 5 WHERE id = 1;\n");
+waits('Extension');
+$other->query_until(qr/start/, "\\echo start\nSELECT 'other got ' || outcome FROM coupon_receive(1, 21);\n");
+waits('advisory');
+is($claimer->query_safe('SELECT code FROM coupon_receive(1, 12)'), '0', 'the one waited for goes on');
+$claimer->query_safe('ROLLBACK');
+$admin->query_safe('SELECT 1');
+like($other->query_safe('SELECT 1'), qr/other got out_of_stock/, 'a claim waits at the gate and finds nothing left');
+is(q1('SELECT total_stock, coupon_stock_left(1) FROM coupon_template WHERE id = 1'), '5|0', 'lowered');
+
+# The claim commits: it cannot.
+q1('UPDATE coupon_template SET total_stock = 10 WHERE id = 1');
+$claimer->query_safe('BEGIN; SELECT coupon_receive(1, 11)');
+$admin->query_until(qr/start/, "\\echo start\nUPDATE coupon_template SET total_stock = 5 WHERE id = 1;\n");
+waits('Extension');
+$claimer->query_safe('COMMIT');
+new_admin();
+is(q1('SELECT total_stock, coupon_stock_left(1) FROM coupon_template WHERE id = 1'), '10|4', 'refused');
+
+# A deletion waits too, and an open claim that is rolled back lets it pass.
+$claimer->query_safe('BEGIN; SELECT coupon_receive(2, 11)');
+$admin->query_until(qr/start/, "\\echo start\nDELETE FROM coupon_template WHERE id = 2;\n");
+waits('Extension');
+$claimer->query_safe('ROLLBACK');
+$admin->query_safe('SELECT 1');
+is(q1('SELECT outcome FROM coupon_receive(2, 1)'), 'not_found', 'deleted');
+
+# Recount; cancelled while it waits, the gate opens again.
+$claimer->query_safe('BEGIN; SELECT coupon_receive(1, 31)');
+$admin->query_until(qr/start/, "\\echo start\nSELECT 'left ' || coupon_stock_rebuild(1);\n");
+waits('Extension');
+q1(q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'Extension'});
+new_admin();
+is(q1('SELECT outcome FROM coupon_receive(1, 32)'), 'ok', 'the gate is open after a cancel');
+$admin->query_until(qr/start/, "\\echo start\nSELECT 'left ' || coupon_stock_rebuild(1);\n");
+waits('Extension');
+q1(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'Extension'});
+is(q1('SELECT outcome FROM coupon_receive(1, 33)'), 'ok', 'and after a termination');
+$claimer->query_safe('COMMIT');
+is(q1('SELECT coupon_stock_rebuild(1)'), '1', 'recounted');
+
+# Two backends load a cold template, one of them is cancelled: both answer.
+q1('INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (3, $$cold$$, 10, 10, $$published$$)');
+$claimer->query_safe('BEGIN; SELECT pg_advisory_xact_lock_shared(1)');
+is(q1('SELECT outcome FROM coupon_receive(3, 1)'), 'ok', 'loaded');
+$claimer->query_safe('COMMIT');
+books_balance($node, 'gates');
+$claimer->quit; $other->quit; eval { $admin->quit };
+$node->stop;
+done_testing();

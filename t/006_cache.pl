@@ -1,0 +1,73 @@
+# More templates than places: eviction, a full cache, and loaders, writers and
+# evictors racing.  An existing template is never "not found", and a change
+# that was committed is never missed.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('cache', 'coupon.max_templates = 16');
+$node->safe_psql('postgres', q{
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status)
+	SELECT g, 't' || g, 50, 10, 'published' FROM generate_series(1, 200) g});
+
+# Every template in turn, all in one session: each claim finds its template.
+my $codes = $node->safe_psql('postgres', q{
+	SELECT format('SELECT code FROM coupon_receive(%s, %s)', t, u) FROM generate_series(1, 3) u, generate_series(1, 200) t \gexec});
+is($codes, join("\n", (0) x 600), 'claims all over a cache of 16');
+books_balance($node, 'eviction');
+
+# Pinned entries are not evicted: the 17th template of one transaction is an
+# error, never a claim without its check.
+my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\nSELECT count(*) FROM generate_series(1, 17) t, coupon_receive(t, 10);\nCOMMIT;");
+like($err, qr/VC004/, 'full of pinned entries');
+is($node->safe_psql('postgres', 'SELECT count(*) FROM user_coupon WHERE user_id = 10'), '0', 'and nothing claimed');
+is($node->safe_psql('postgres', 'BEGIN; SELECT count(*) FROM generate_series(1, 16) t, coupon_receive(t, 10); COMMIT'), '16', 'sixteen fit');
+books_balance($node, 'pinned');
+
+# Wide changes need no places.
+$node->safe_psql('postgres', q{UPDATE coupon_template SET usage_note = 'x'});
+books_balance($node, 'wide change');
+
+# Writers switch a template off and on in pairs of transactions and check, in
+# a transaction that began after the commit returned, that claims follow.
+my $switch = script(<<'X');
+\set t random(1, 200)
+\set u random(1000, 1000000)
+SELECT pg_advisory_lock(:t) AS l \gset
+UPDATE coupon_template SET status = 'offline' WHERE id = :t;
+SELECT 1 / (code = 6)::int AS must_be_off FROM coupon_receive(:t, :u);
+UPDATE coupon_template SET status = 'published' WHERE id = :t;
+SELECT 1 / (code IN (0, 2))::int AS must_be_on FROM coupon_receive(:t, :u);
+SELECT pg_advisory_unlock(:t) AS l \gset
+X
+my $claim = script(<<'X');
+\set t random(1, 200)
+\set u random(1000, 1000000)
+SELECT 1 / (code IN (0, 2, 6))::int AS must_exist FROM coupon_receive(:t, :u);
+X
+my $create = script(<<'X');
+INSERT INTO coupon_template (name, total_stock, discount_value, status) VALUES ('fresh', 1, 10, 'published') RETURNING id \gset
+SELECT 1 / (code = 0)::int AS must_exist FROM coupon_receive(:id, 7);
+SELECT 1 / (code = 2)::int AS must_be_empty FROM coupon_receive(:id, 8);
+X
+my $unknown = script(<<'X');
+\set t random(1000000, 2000000)
+SELECT 1 / (code = 1)::int FROM coupon_receive(:t, 1);
+X
+my @load = map { start_pgbench($node, '-T', 6, @$_) } (
+	[ '-c', 4, '-f', $switch ], [ '-c', 6, '-f', $claim ],
+	[ '-c', 2, '-f', $create ], [ '-c', 1, '-f', $unknown ]);
+for (@load)
+{
+	$_->{handle}->finish;
+	unlike(${ $_->{out} }, qr/ERROR|aborted/, 'no claim went wrong') or diag(${ $_->{out} });
+}
+books_balance($node, 'racing');
+cmp_ok($node->safe_psql('postgres', 'SELECT evictions FROM coupon_stat_cache'), '>', 200, 'there was eviction');
+$node->stop;
+done_testing();

@@ -1,0 +1,37 @@
+# Logical replication: triggers fire on the subscriber too, so that its cache
+# follows what arrives.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $pub = new_node('publisher', '', allows_streaming => 'logical');
+my $sub = new_node('subscriber', 'coupon.node_id = 1', allows_streaming => 'logical');
+$pub->safe_psql('postgres', 'CREATE PUBLICATION p FOR TABLE coupon_template, coupon_stock, coupon_watermark, user_coupon');
+$pub->safe_psql('postgres', q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (1, 'a', 10, 10, 'published')});
+my $connstr = $pub->connstr . ' dbname=postgres';
+$sub->safe_psql('postgres', "CREATE SUBSCRIPTION s CONNECTION '$connstr' PUBLICATION p");
+$sub->wait_for_subscription_sync;
+is($sub->safe_psql('postgres', 'SELECT coupon_stock_left(1)'), '10', 'arrived');
+sub step
+{
+	my ($sql, $left, $what) = @_;
+	$pub->safe_psql('postgres', $sql);
+	$pub->wait_for_catchup('s');
+	is($sub->safe_psql('postgres', 'SELECT coupon_stock_left(1)'), $left, $what);
+}
+step(q{SELECT coupon_receive_many(1, '{1,2,3}')}, 7, 'coupons are counted as they arrive');
+step('SELECT coupon_fold()', 7, 'so is folding');
+step(q{SELECT coupon_receive_many(1, '{4,5}')}, 5, 'and what follows');
+step('UPDATE coupon_template SET total_stock = 6 WHERE id = 1', 1, 'a smaller total');
+step(q{UPDATE user_coupon SET status = 4 WHERE user_id = 1}, 1, 'a revoked coupon stays issued');
+books_balance($sub, 'subscriber');
+is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 9)}), '0', 'after a switch-over the rest can be claimed here');
+is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 10)}), '2', 'and no more');
+is($sub->safe_psql('postgres', q{SELECT (id >> 12) & 1023 FROM user_coupon WHERE user_id = 9}), '1', 'with ids of this node');
+$sub->stop; $pub->stop;
+done_testing();
