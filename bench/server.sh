@@ -62,7 +62,11 @@ start_server() {
     "$BIN/postgres" -D "$WORK/data" >> "$WORK/server.log" 2>&1 &
     SERVER_PID=$!
     until "$BIN/pg_isready" -q; do
-        kill -0 "$SERVER_PID" 2> /dev/null || return 1
+        if ! kill -0 "$SERVER_PID" 2> /dev/null; then
+            wait "$SERVER_PID" || true
+            SERVER_PID=
+            return 1
+        fi
         sleep 0.05
     done
 }

@@ -188,9 +188,12 @@ IsIdle(CacheEntry *entry)
 	return !entry->gated && pg_atomic_read_u64(&entry->pending) == 0;
 }
 
-/* Free the slot under the hand if it can be spared; true if it is free now. */
+/*
+ * Free a slot if it can be spared; true if it is free now.  "any": even if it
+ * was used lately.
+ */
 static bool
-TryVictim(CacheEntry *entry)
+TryVictim(CacheEntry *entry, bool any)
 {
 	CacheKey	key = entry->key;
 	LWLock	   *lock;
@@ -198,7 +201,7 @@ TryVictim(CacheEntry *entry)
 
 	if (entry->state == CACHE_FREE)
 		return true;
-	if (pg_atomic_read_u32(&entry->usage) > 0)
+	if (!any && pg_atomic_read_u32(&entry->usage) > 0)
 	{
 		pg_atomic_sub_fetch_u32(&entry->usage, 1);
 		return false;
@@ -221,18 +224,22 @@ TryVictim(CacheEntry *entry)
 	return freed;
 }
 
-/* Returns a free slot, or -1.  The caller holds the sweep lock. */
+/*
+ * Returns a free slot, or -1.  The caller holds the sweep lock.  Others may
+ * raise usage counts as fast as the hand lowers them: the last round ignores
+ * them.
+ */
 static int
 FindFreeSlot(void)
 {
-	int64		tries = (int64) coupon_max_templates * (CACHE_MAX_USAGE + 1);
+	int64		last_round = (int64) coupon_max_templates * (CACHE_MAX_USAGE + 1);
 
-	while (tries-- > 0)
+	for (int64 i = 0; i < last_round + coupon_max_templates; i++)
 	{
 		int			slot = shared->hand;
 
 		shared->hand = (slot + 1) % coupon_max_templates;
-		if (TryVictim(&shared->entries[slot]))
+		if (TryVictim(&shared->entries[slot], i >= last_round))
 			return slot;
 	}
 	return -1;
