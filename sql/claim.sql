@@ -128,6 +128,16 @@ SELECT code FROM coupon_receive(221, 1);
 ROLLBACK TO a;
 SELECT code, outcome FROM coupon_receive(221, 1);
 COMMIT;
+-- one whose INSERT has not ended yet
+CREATE FUNCTION issue() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE '%', (SELECT outcome FROM coupon_receive(NEW.id, 777)); RETURN NULL; END $$;
+CREATE TRIGGER a_issue AFTER INSERT ON coupon_template FOR EACH ROW EXECUTE FUNCTION issue();
+BEGIN;
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (222, 'auto', 2, 10, 'published');
+ROLLBACK;
+SELECT code, outcome FROM coupon_receive(222, 5);
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (222, 'auto', 2, 10, 'published');
+SELECT coupon_stock_left(222);
+DROP TRIGGER a_issue ON coupon_template;
 -- a change of the transaction's own
 BEGIN;
 UPDATE coupon_template SET total_stock = 4 WHERE id = 220;
@@ -157,6 +167,20 @@ ALTER TABLE user_coupon ADD COLUMN shard text DEFAULT 'a';
 SELECT code, outcome FROM coupon_receive(220, 12);
 SELECT user_id, shard FROM user_coupon WHERE template_id = 220 AND user_id = 12;
 ALTER TABLE user_coupon DROP COLUMN shard;
+-- a default and a constraint
+ALTER TABLE user_coupon ALTER discount SET DEFAULT 0;
+UPDATE user_coupon SET discount = 0 WHERE discount IS NULL;
+ALTER TABLE user_coupon ALTER discount SET NOT NULL;
 SELECT code, outcome FROM coupon_receive(220, 13);
+SELECT discount FROM user_coupon WHERE template_id = 220 AND user_id = 13;
+ALTER TABLE user_coupon ALTER discount DROP NOT NULL, ALTER discount DROP DEFAULT;
 
+-- nothing is claimed where nothing may be written
+BEGIN READ ONLY;
+SELECT code, outcome FROM coupon_receive(205, 1);
+SELECT code, outcome FROM coupon_receive(202, 9001);
+ROLLBACK;
+-- a validity that adds up to nothing
+INSERT INTO coupon_template (id, name, discount_value, status, use_validity) VALUES (230, 'odd', 1, 'published', '-11 mons 331 days');
+SELECT code FROM coupon_receive(230, 1);
 SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;

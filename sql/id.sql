@@ -9,7 +9,14 @@ BEGIN;
 INSERT INTO coupon_template (id, name, discount_value) VALUES (4000000000000000000, 'from elsewhere', 1);
 SELECT coupon_next_id() > 4000000000000000000 AS above;
 ROLLBACK;
+-- but not so far that there would be no room left
+BEGIN;
+INSERT INTO coupon_template (id, name, discount_value) VALUES (4611686018427387903, 'too far', 1), (9223372036854775807, 'end', 1);
+SELECT coupon_next_id() < 4323455642275676160 AS below;
+ROLLBACK;
 \set VERBOSITY terse
--- but not beyond the range that tables accept
-INSERT INTO coupon_template (id, name, discount_value) VALUES (4611686018427387904, 'too far', 1);
 INSERT INTO coupon_template (id, name, discount_value) VALUES (0, 'zero', 1);
+INSERT INTO coupon_template (id, name, discount_value) VALUES (-1, 'negative', 1);
+BEGIN READ ONLY;
+SELECT coupon_next_id() > 0 AS an_id_writes_nothing;
+ROLLBACK;

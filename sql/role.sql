@@ -23,7 +23,7 @@ SELECT coupon_grant('regress_monitor', 'monitor');
 SELECT coupon_grant('regress_app', 'king');
 SELECT coupon_grant(0::regrole, 'monitor');
 SELECT coupon_grant('regress_app', 'monitor', -1);
-SELECT role_name, kind, shop_number FROM coupon_role ORDER BY 1, 2;
+SELECT role, kind, shop_number FROM coupon_role ORDER BY role::text, kind;
 
 SET ROLE regress_app;
 SELECT code FROM generate_series(600, 602) t, coupon_receive(t, 1);
@@ -62,6 +62,10 @@ DELETE FROM coupon_template WHERE id = 603;
 SELECT template_id, ok FROM coupon_verify();
 SELECT template_id FROM coupon_stat ORDER BY 1;
 SELECT DISTINCT shop_number FROM coupon_held;
+SELECT template_id FROM coupon_stat_entries() ORDER BY 1;
+CREATE FUNCTION pg_temp.leak(text) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'sees %', $1; RETURN true; END $$;
+SELECT count(*) FROM coupon_held WHERE pg_temp.leak(name);
+SELECT count(*) FROM coupon_stat WHERE pg_temp.leak(name);
 RESET ROLE;
 SET ROLE regress_monitor;
 SELECT count(*) > 0 FROM coupon_stat;
@@ -71,6 +75,12 @@ SELECT count(*) > 0 FROM coupon_held;
 SELECT coupon_receive(600, 9);
 RESET ROLE;
 
+-- nor does a new name loosen the binding
+ALTER ROLE regress_shop RENAME TO regress_shop_2;
+SET ROLE regress_shop_2;
+SELECT code, outcome FROM coupon_receive(601, 2);
+RESET ROLE;
+ALTER ROLE regress_shop_2 RENAME TO regress_shop;
 -- the binding follows the table at once
 SELECT coupon_grant('regress_shop', 'application', 72);
 SET ROLE regress_shop;

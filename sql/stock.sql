@@ -88,6 +88,36 @@ SELECT coupon_stock_left(404);
 INSERT INTO coupon_stock (template_id, holder, quota) VALUES (404, 0, 4);
 UPDATE coupon_template SET total_stock = 5 WHERE id = 404;
 
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (404, 1, 2);
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (404, 1, 4) ON CONFLICT (template_id, holder) DO UPDATE SET quota = excluded.quota;
+SELECT coupon_stock_left(404);
+UPDATE coupon_stock SET template_id = 400 WHERE template_id = 404 AND holder = 1;
+UPDATE coupon_stock SET holder = 2 WHERE template_id = 404 AND holder = 1;
+-- all units of an unlimited template, taken out more than once
+INSERT INTO coupon_template (id, name, discount_value, status) VALUES (405, 'unlimited', 10, 'published');
+SELECT coupon_stock_left(405);
+BEGIN;
+UPDATE coupon_template SET discount_value = 5 WHERE id = 405;
+UPDATE coupon_template SET discount_value = 6 WHERE id = 405;
+UPDATE coupon_template SET total_stock = 50 WHERE id = 405;
+SELECT code, outcome FROM coupon_receive(405, 1);
+UPDATE coupon_template SET discount_value = 7 WHERE id = 405;
+ROLLBACK;
+SELECT code, outcome FROM coupon_receive(405, 1);
+-- a transaction that has moved counts must not show them to others
+SELECT count(*) FROM coupon_receive_many(403, ARRAY(SELECT generate_series(1, 9)));
+BEGIN;
+UPDATE coupon_stock SET folded = folded - 5 WHERE template_id = 403;
+TRUNCATE coupon_watermark;
+SELECT coupon_stock_rebuild(403);
+ROLLBACK;
+SELECT coupon_stock_left(403);
+BEGIN;
+SELECT upto > 0 AS folded FROM coupon_fold();
+DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1;
+ROLLBACK;
+DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1;
+SELECT coupon_stock_left(403);
 -- tampered counts are noticed
 UPDATE coupon_stock SET folded = folded - 2 WHERE template_id = 402 AND holder = 0;
 SELECT ok, problem FROM coupon_verify(402);

@@ -11,7 +11,11 @@
 #include "storage/lwlock.h"
 
 #define CACHE_HOLDER_DATABASE 0 /* the stock of this database */
-#define CACHE_UNLIMITED PG_INT64_MAX	/* quota of a template without total */
+/*
+ * Quota of a template without total: more than a total can be, and so that
+ * sums of a few do not overflow.
+ */
+#define CACHE_UNLIMITED (PG_INT64_MAX / 4)
 #define CACHE_PAYLOAD 128		/* room for a template's attributes, bytes */
 #define CACHE_CODES 16			/* refusals are counted by outcome code */
 #define CACHE_RATE_SECONDS 8	/* ring of claims per second */

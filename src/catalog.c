@@ -18,6 +18,7 @@
 #include "catalog/pg_am.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "utils/fmgroids.h"
@@ -110,7 +111,7 @@ FindIndex(Relation rel, int nkeys, const char *const *keys)
 		{
 			AttrNumber	att = form->indkey.values[i];
 
-			match = att > 0 &&
+			match = att > 0 && index->rd_indoption[i] == 0 &&
 				strcmp(NameStr(TupleDescAttr(RelationGetDescr(rel),
 											 att - 1)->attname), keys[i]) == 0;
 		}
@@ -186,11 +187,55 @@ HasSpecialIndex(Relation rel)
 	return special;
 }
 
+/* The columns of user_coupon as they are installed, in order. */
+static const struct
+{
+	const char *name;
+	Oid			type;
+	bool		not_null;
+	bool		given;			/* by insert.c, so that a default is not used */
+}			installed_columns[COUPON_COLUMNS] =
+{
+	{"id", INT8OID, true, true},
+	{"user_id", INT8OID, true, true},
+	{"template_id", INT8OID, true, true},
+	{"received_at", TIMESTAMPTZOID, true, true},
+	{"use_start", TIMESTAMPTZOID, true, true},
+	{"use_end", TIMESTAMPTZOID, true, true},
+	{"receive_seq", INT4OID, true, true},
+	{"holder", INT4OID, false, true},
+	{"status", INT2OID, true, true},
+	{"source", TEXTOID, true, true},
+	{"order_id", INT8OID, false, false},
+	{"locked_until", TIMESTAMPTZOID, false, false},
+	{"used_at", TIMESTAMPTZOID, false, false},
+	{"discount", NUMERICOID, false, false},
+	{"request_id", TEXTOID, false, true},
+};
+
+static bool
+HasInstalledColumns(TupleDesc desc)
+{
+	if (desc->natts != COUPON_COLUMNS)
+		return false;
+	for (int i = 0; i < COUPON_COLUMNS; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped ||
+			strcmp(NameStr(att->attname), installed_columns[i].name) != 0 ||
+			att->atttypid != installed_columns[i].type ||
+			att->attnotnull != installed_columns[i].not_null ||
+			(att->atthasdef && !installed_columns[i].given))
+			return false;
+	}
+	return true;
+}
+
 /*
- * Whether rows can be put into a partition as insert.c does: it has the
- * columns, the one CHECK and the triggers that it was installed with, in the
- * same order as its parent, and nothing else that an INSERT would have to
- * heed.
+ * Whether rows can be put into a partition as insert.c does: it and its parent
+ * have the columns, the one CHECK and the triggers that they were installed
+ * with, and nothing else that an INSERT would have to heed.
  */
 static bool
 CanInsertDirectly(Relation parent, Relation leaf, Oid schema)
@@ -198,18 +243,9 @@ CanInsertDirectly(Relation parent, Relation leaf, Oid schema)
 	TupleDesc	desc = RelationGetDescr(leaf);
 	TupleConstr *constr = desc->constr;
 
-	if (desc->natts != COUPON_COLUMNS ||
-		RelationGetDescr(parent)->natts != COUPON_COLUMNS)
+	if (!HasInstalledColumns(desc) ||
+		!HasInstalledColumns(RelationGetDescr(parent)))
 		return false;
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-		Form_pg_attribute above = TupleDescAttr(RelationGetDescr(parent), i);
-
-		if (att->attisdropped || strcmp(NameStr(att->attname),
-										NameStr(above->attname)) != 0)
-			return false;
-	}
 	if (constr == NULL || constr->num_check > 1 || constr->has_generated_stored ||
 		(constr->num_check == 1 &&
 		 strcmp(constr->check[0].ccname, "user_coupon_sane") != 0))
@@ -289,6 +325,7 @@ CatalogGet(void)
 {
 	Catalog		fresh;
 	Oid			schema;
+	char	   *name;
 	Relation	template;
 	static const char *const pkey[] = {"id"};
 
@@ -304,7 +341,8 @@ CatalogGet(void)
 	PG_TRY();
 	{
 		schema = FindExtensionSchema();
-		strlcpy(fresh.schema, get_namespace_name(schema), NAMEDATALEN);
+		name = get_namespace_name(schema);
+		strlcpy(fresh.schema, name ? name : "", NAMEDATALEN);
 		fresh.template_table = FindTable(schema, "coupon_template");
 		fresh.coupon_table = FindTable(schema, "user_coupon");
 		fresh.stock_table = FindTable(schema, "coupon_stock");

@@ -7,10 +7,10 @@
  *
  * One user at a time.  From its limit check to its insert a claim holds the
  * lock of (template, user), so that of ten simultaneous presses one looks at
- * the rows and nine wait.  Once the row is inserted the lock can go: the next
- * press finds the row, waits for its transaction, and only then takes a unit
- * of stock or is refused.  So the presses of a user never hold more than one
- * unit for longer than it takes to insert, and however many users one call
+ * the rows and nine wait.  Once the row is inserted the lock goes: the next
+ * press finds the row, lets go of the lock, waits for the row's transaction,
+ * and looks again.  So ten presses of a user hold one unit of stock, nobody
+ * waits for a transaction with a user locked, and however many users one call
  * serves, it holds few locks.
  *
  * The limit is enforced by the unique index on (template, user, n-th), which
@@ -29,6 +29,7 @@
 #include "utils/timestamp.h"
 
 #include "claim.h"
+#include "errors.h"
 #include "id.h"
 #include "insert.h"
 #include "locks.h"
@@ -36,7 +37,7 @@
 #include "role.h"
 #include "rows.h"
 
-#define CLAIM_CHUNK 256			/* users who are locked at a time */
+#define CLAIM_CHUNK 64			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100
 #define UNDECIDED (-1)
 
@@ -137,18 +138,40 @@ LimitOf(const ClaimWork *work)
 	return cap > 0 ? Min(limit, cap) : limit;
 }
 
-/* Look for coupons that an earlier call with this request id has claimed. */
+/*
+ * Wait for an open claim of some user.  Not with users locked: the transaction
+ * may want to claim for one of them, or again for the same.
+ */
 static void
+WaitForClaim(ClaimWork *work, const RowsOpenClaim *open)
+{
+	UnlockUsers(work);
+	RowsWaitFor(open);
+}
+
+/*
+ * Look for coupons that an earlier call with this request id has claimed.
+ * False: open claims were waited for; start again.
+ */
+static bool
 FindRepeated(ClaimWork *work)
 {
 	for (int i = 0; i < work->nusers; i++)
 	{
 		ClaimResult *result = &work->results[i];
 		RowsOfUser	rows;
+		RowsOpenClaim open;
 
-		LockUser(work, i, true);
+		if (result->code != UNDECIDED)
+			continue;
+		(void) LockUser(work, i, true);
 		RowsProbe(work->request->template_id, result->user_id,
-				  work->request->request_id, true, &rows);
+				  work->request->request_id, &rows, &open);
+		if (TransactionIdIsValid(open.xid) && !rows.repeated)
+		{
+			WaitForClaim(work, &open);
+			return false;
+		}
 		if (rows.repeated)
 		{
 			result->code = OUTCOME_OK;
@@ -158,15 +181,19 @@ FindRepeated(ClaimWork *work)
 			result->use_end = rows.use_end;
 		}
 	}
+	return true;
 }
 
-/* Whether a user has had the limit; if not, which coupon would be the next. */
+/*
+ * Whether a user has had the limit; if not, which coupon would be the next.
+ * Claims that are open count only if "open" asks for them.
+ */
 static bool
-IsOverLimit(ClaimWork *work, ClaimResult *result, bool wait)
+IsOverLimit(ClaimWork *work, ClaimResult *result, RowsOpenClaim *open)
 {
 	RowsOfUser	rows;
 
-	RowsProbe(work->request->template_id, result->user_id, NULL, wait, &rows);
+	RowsProbe(work->request->template_id, result->user_id, NULL, &rows, open);
 	result->receive_seq = rows.last_seq + 1;
 	if (rows.last_seq < LimitOf(work))
 		return false;
@@ -182,32 +209,38 @@ CheckLimits(ClaimWork *work)
 	for (int i = 0; i < work->nusers; i++)
 	{
 		if (work->results[i].code == UNDECIDED)
-			(void) IsOverLimit(work, &work->results[i], false);
+			(void) IsOverLimit(work, &work->results[i], NULL);
 	}
 }
 
 /*
- * The same for good: with the user locked, and open claims of the same user
- * waited for.  A user who presses again and again after the first success is
- * refused without waiting for a lock that other presses hold.
+ * The same for good, with the users locked.  A user who presses again and
+ * again after the first success is refused without waiting for a lock that
+ * other presses hold.  False: open claims were waited for; start again.
  */
-static void
+static bool
 LockAndCheckLimits(ClaimWork *work)
 {
 	for (int i = 0; i < work->nusers; i++)
 	{
 		ClaimResult *result = &work->results[i];
+		RowsOpenClaim open;
 
 		if (result->code != UNDECIDED)
 			continue;
 		if (!LockUser(work, i, false))
 		{
-			if (IsOverLimit(work, result, false))
+			if (IsOverLimit(work, result, NULL))
 				continue;
-			LockUser(work, i, true);
+			(void) LockUser(work, i, true);
 		}
-		(void) IsOverLimit(work, result, true);
+		if (!IsOverLimit(work, result, &open) && TransactionIdIsValid(open.xid))
+		{
+			WaitForClaim(work, &open);
+			return false;
+		}
 	}
+	return true;
 }
 
 /* When a coupon claimed now can be used, and what else its rows share. */
@@ -228,6 +261,13 @@ FillCommon(const ClaimWork *work, InsertCommon *common)
 			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 													TimestampTzGetDatum(now),
 													IntervalPGetDatum(&attrs->use_validity)));
+	/* Months and days of opposite sign may add up to nothing. */
+	if (common->use_end <= common->use_start)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a coupon of template %lld would end before it can be used",
+						(long long) common->template_id),
+				 errhint("Correct use_validity of the template.")));
 }
 
 /*
@@ -283,6 +323,12 @@ ReserveAndInsert(ClaimWork *work)
 	reserved = TemplateReserve(&work->view, CountUndecided(work), &got);
 	if (reserved == STOCK_CHANGED)
 		return;
+	if (reserved == STOCK_CLOSED || reserved == STOCK_RECOUNT)
+	{
+		UnlockUsers(work);
+		TemplateWait(&work->view, reserved);
+		return;
+	}
 	if (reserved == STOCK_EMPTY)
 	{
 		RefuseUndecided(work, OUTCOME_OUT_OF_STOCK);
@@ -303,48 +349,62 @@ ReserveAndInsert(ClaimWork *work)
 				 errhint("Look at the indexes of user_coupon and its partitions.")));
 }
 
+/* For a role that is bound to a shop there are no other templates. */
+static bool
+RoleSeesTemplate(ClaimWork *work)
+{
+	return !RoleIsBound() ||
+		(TemplateFetch(work->request->template_id, &work->view) &&
+		 RoleSeesShop(work->view.attrs.has_shop, work->view.attrs.shop_number));
+}
+
 /*
- * Decide about a chunk of users.  For a role that is bound to a shop there are
- * no other templates, not even to repeat an answer.
+ * One try to decide about the users who are still on the way; some stay so
+ * where something was waited for, or has changed meanwhile.
  */
+static void
+TryUndecided(ClaimWork *work)
+{
+	int			code;
+
+	if (work->request->request_id != NULL && !FindRepeated(work))
+		return;
+	if (CountUndecided(work) == 0)
+		return;
+	if (!TemplateFetch(work->request->template_id, &work->view))
+	{
+		RefuseUndecided(work, OUTCOME_NOT_FOUND);
+		return;
+	}
+	code = JudgeTemplate(&work->view, work->request);
+	if (code != OUTCOME_OK)
+	{
+		RefuseUndecided(work, code);
+		return;
+	}
+
+	/* Sold out is what most calls of a flash sale read: take no lock. */
+	if (work->view.issued >= work->view.quota)
+	{
+		CheckLimits(work);
+		RefuseUndecided(work, OUTCOME_OUT_OF_STOCK);
+		return;
+	}
+
+	if (LockAndCheckLimits(work) && CountUndecided(work) > 0)
+		ReserveAndInsert(work);
+}
+
+/* Decide about a chunk of users. */
 static void
 ClaimChunk(ClaimWork *work)
 {
-	if (RoleIsBound() &&
-		!(TemplateFetch(work->request->template_id, &work->view) &&
-		  RoleSeesShop(work->view.attrs.has_shop, work->view.attrs.shop_number)))
+	if (!RoleSeesTemplate(work))
 		RefuseUndecided(work, OUTCOME_NOT_FOUND);
-	else if (work->request->request_id != NULL)
-		FindRepeated(work);
-
 	while (CountUndecided(work) > 0)
 	{
-		int			code;
-
 		CHECK_FOR_INTERRUPTS();
-		if (!TemplateFetch(work->request->template_id, &work->view))
-		{
-			RefuseUndecided(work, OUTCOME_NOT_FOUND);
-			break;
-		}
-		code = JudgeTemplate(&work->view, work->request);
-		if (code != OUTCOME_OK)
-		{
-			RefuseUndecided(work, code);
-			break;
-		}
-
-		/* Sold out is what most calls of a flash sale read: take no lock. */
-		if (work->view.issued >= work->view.quota)
-		{
-			CheckLimits(work);
-			RefuseUndecided(work, OUTCOME_OUT_OF_STOCK);
-			break;
-		}
-
-		LockAndCheckLimits(work);
-		if (CountUndecided(work) > 0)
-			ReserveAndInsert(work);
+		TryUndecided(work);
 	}
 	UnlockUsers(work);
 }

@@ -151,6 +151,7 @@ coupon_fold(PG_FUNCTION_ARGS)
 	Datum		values[3];
 	bool		nulls[3] = {false};
 
+	IdRequireUsable();
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_WRONG_ISOLATION),

@@ -56,6 +56,12 @@ static OwnerQuery any_coupon_of_template = {
 	1, {INT8OID}
 };
 
+static OwnerQuery stock_row = {
+	"SELECT 1 FROM %1$s.coupon_stock WHERE template_id OPERATOR(pg_catalog.=) $1"
+	" AND holder OPERATOR(pg_catalog.=) $2",
+	2, {INT8OID, INT4OID}
+};
+
 static OwnerQuery lock_coupons = {
 	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
 };
@@ -115,30 +121,33 @@ static bool
 SameColumn(TriggerData *trigger, const char *name)
 {
 	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
-	Form_pg_attribute att = TupleDescAttr(desc, SPI_fnumber(desc, name) - 1);
 	bool		old_null,
 				new_null;
 	Datum		old = Column(trigger, trigger->tg_trigtuple, name, &old_null);
 	Datum		new = Column(trigger, trigger->tg_newtuple, name, &new_null);
+	Form_pg_attribute att;
 	TypeCacheEntry *type;
 
 	if (old_null || new_null)
 		return old_null && new_null;
+	att = TupleDescAttr(desc, SPI_fnumber(desc, name) - 1);
 	type = lookup_type_cache(att->atttypid, TYPECACHE_EQ_OPR_FINFO);
 	return DatumGetBool(FunctionCall2Coll(&type->eq_opr_finfo,
 										  att->attcollation, old, new));
 }
 
-/* Runs a statement that returns a row for yes. */
+/* Runs a statement that returns a row for yes, by what is committed now. */
 static bool
 Ask(OwnerQuery *query, Datum *args)
 {
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryScope	scope;
 	bool		yes;
 
 	QueryBegin(&scope);
-	yes = QueryRun(query, args, NULL) > 0;
+	yes = QueryRunLatest(query, args, NULL, snapshot) > 0;
 	QueryEnd(&scope);
+	UnregisterSnapshot(snapshot);
 	return yes;
 }
 
@@ -171,6 +180,17 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 		TemplateUnlockLoader(template_id, ExclusiveLock);
 	}
 	return result == STOCK_OK;
+}
+
+/* Whether this transaction holds all units of a template already. */
+static bool
+IsTakenOut(int64 template_id, int64 quota)
+{
+	CacheKey	key;
+	StockNumbers numbers;
+
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	return StockRead(&key, &numbers) && numbers.own_lowered >= quota;
 }
 
 /* Counts from the tables, for a template that is not in shared memory. */
@@ -223,7 +243,8 @@ RequireUntouched(int64 template_id, int64 quota, const char *act,
 	bool		untouched = !HasCoupons(template_id);
 
 	if (untouched && CacheIsAttached() &&
-		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0)
+		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0 &&
+		!IsTakenOut(template_id, quota))
 		untouched = TakeOut(template_id, quota, quota);
 	if (!untouched)
 		ereport(ERROR,
@@ -349,6 +370,37 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 	return PointerGetDatum(RowToReturn(trigger));
 }
 
+static int32
+ColumnInt4(TriggerData *trigger, HeapTuple tuple, const char *name)
+{
+	bool		isnull;
+
+	return DatumGetInt32(Column(trigger, tuple, name, &isnull));
+}
+
+static bool
+HasStockRow(TriggerData *trigger, HeapTuple tuple)
+{
+	Datum		args[2];
+
+	args[0] = Int64GetDatum(ColumnInt8(trigger, tuple, "template_id", 0));
+	args[1] = Int32GetDatum(ColumnInt4(trigger, tuple, "holder"));
+	return Ask(&stock_row, args);
+}
+
+/* Another holder gets n units of what this database may still issue. */
+static void
+GiveQuotaAway(int64 template_id, int64 n)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TemplateRow row;
+
+	if (TemplateReadRow(template_id, snapshot, &row) &&
+		row.quota != CACHE_UNLIMITED)
+		LowerQuota(template_id, row.quota, row.quota - n);
+	UnregisterSnapshot(snapshot);
+}
+
 /*
  * coupon_stock_guard(): on coupon_stock, BEFORE each row, and TRUNCATE.  What
  * another holder gets, this database loses; a folded count changed by hand is
@@ -379,18 +431,22 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 	id = ColumnInt8(trigger, new, "template_id", 0);
 	old_quota = insert ? 0 : ColumnInt8(trigger, trigger->tg_trigtuple, "quota", 0);
 	new_quota = delete ? 0 : ColumnInt8(trigger, new, "quota", 0);
-	if (new_quota > old_quota && !IsReplica())
+	if (!IsReplica())
 	{
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-		TemplateRow row;
-
-		if (TemplateReadRow(id, snapshot, &row))
-			LowerQuota(id, row.quota, row.quota - (new_quota - old_quota));
-		UnregisterSnapshot(snapshot);
+		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) &&
+			!(SameColumn(trigger, "template_id") && SameColumn(trigger, "holder")))
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
+					 errhint("Delete the row and insert another.")));
+		/* An INSERT … ON CONFLICT that will be an UPDATE is left to that. */
+		if (new_quota > old_quota && !(insert && HasStockRow(trigger, new)))
+			GiveQuotaAway(id, new_quota - old_quota);
 	}
 	if (new_quota != old_quota)
 		JournalAddChange(JOURNAL_CHANGED, relation, id);
-	JournalAddChange(JOURNAL_RECOUNT, relation, id);
+	if (ColumnInt4(trigger, new, "holder") == 0)
+		JournalAddChange(JOURNAL_RECOUNT, relation, id);
 	return PointerGetDatum(new);
 }
 
@@ -411,13 +467,21 @@ coupon_watermark_guard(PG_FUNCTION_ARGS)
 static void
 RefuseUnfoldedDelete(int64 coupon_id)
 {
-	static int64 watermark = 0; /* it only rises; look again before refusing */
-	static uint64 epoch = 0;
+	/* Read once per command: this transaction may fold, and roll that back. */
+	static int64 watermark = 0;
+	static TimestampTz transaction = 0;
+	static CommandId command = 0;
+	static SubTransactionId subtransaction = InvalidSubTransactionId;
 
-	if (epoch == CatalogEpoch() && coupon_id <= watermark)
-		return;
-	watermark = FoldWatermark();
-	epoch = CatalogEpoch();
+	if (transaction != GetCurrentTransactionStartTimestamp() ||
+		command != GetCurrentCommandId(false) ||
+		subtransaction != GetCurrentSubTransactionId())
+	{
+		watermark = FoldWatermark();
+		transaction = GetCurrentTransactionStartTimestamp();
+		command = GetCurrentCommandId(false);
+		subtransaction = GetCurrentSubTransactionId();
+	}
 	if (coupon_id > watermark)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_NOT_FOLDED),

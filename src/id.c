@@ -13,9 +13,11 @@
  *
  * Shared memory dies with the server, and the clock may be wrong when it comes
  * back.  So before the first id of a database after a start, the generator is
- * raised above the durable watermark and every id in the tables.  Ids in our
- * tables are below 2^62 (CHECK), so that one absurd row cannot push the
- * generator to the end of its range.
+ * raised above the durable watermark and every id in the tables below 2^62,
+ * which the clock reaches in 2058.  Rows beyond are somebody's mistake.  One
+ * that arrives while the server runs raises the generator only if it leaves
+ * two years' worth of ids up to there: so no single row can push it to where
+ * it would be forgotten at the next start.
  *
  * The horizon.  Folding counts the coupons up to some id once and for all, so
  * it must know that no id at or below it can still commit.  Neither clock nor
@@ -34,6 +36,7 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
@@ -54,6 +57,8 @@
 #define SEQUENCE_BITS 12
 #define NODE_BITS 10
 #define MAX_RAISED 128
+#define ID_TOO_FAR (INT64CONST(1) << 62)
+#define ID_TOO_FAR_BY_HAND (ID_TOO_FAR - (INT64CONST(1) << 58))
 
 /* 2024-01-01 00:00 UTC in microseconds of PostgreSQL's epoch, 2000-01-01. */
 #define EPOCH_USECS (INT64CONST(8766) * USECS_PER_DAY)
@@ -83,9 +88,14 @@ static bool published = false;
 static Oid	raised_for = InvalidOid;	/* coupon_template that we know raised */
 
 static OwnerQuery newest_id = {
-	"SELECT GREATEST((SELECT pg_catalog.max(id) FROM %1$s.user_coupon),"
-	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_template),"
-	" (SELECT pg_catalog.max(upto) FROM %1$s.coupon_watermark))"
+	"SELECT GREATEST((SELECT pg_catalog.max(id) FROM %1$s.user_coupon"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_template"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_role"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(upto) FROM %1$s.coupon_watermark))",
+	1, {INT8OID}
 };
 
 /*
@@ -156,24 +166,27 @@ IdOfTick(uint64 tick)
 					((uint64) coupon_node_id << SEQUENCE_BITS) | sequence);
 }
 
+/* The generator will only give ids above this one, whichever node made it. */
+static void
+RaiseAbove(int64 id)
+{
+	uint64		tick = (uint64) id >> (NODE_BITS + SEQUENCE_BITS);
+	uint64		old = pg_atomic_read_u64(&shared->tick);
+
+	tick = (tick + 1) << SEQUENCE_BITS;
+	while (old < tick &&
+		   !pg_atomic_compare_exchange_u64(&shared->tick, &old, tick))
+		;
+}
+
 /*
- * IdObserve makes sure that ids given out from now on are above this one,
- * whichever node made it.
+ * IdObserve is told of an id that somebody else has made and stored.
  */
 void
 IdObserve(int64 id)
 {
-	uint64		tick;
-	uint64		old;
-
-	if (shared == NULL || id <= 0 || id > ID_MAX_ROW)
-		return;
-	tick = ((uint64) id >> (NODE_BITS + SEQUENCE_BITS)) + 1;
-	tick <<= SEQUENCE_BITS;
-	old = pg_atomic_read_u64(&shared->tick);
-	while (old < tick &&
-		   !pg_atomic_compare_exchange_u64(&shared->tick, &old, tick))
-		;
+	if (shared != NULL && id > 0 && id < ID_TOO_FAR_BY_HAND)
+		RaiseAbove(id);
 }
 
 /* Whether the tables of this database were looked at since the start. */
@@ -209,13 +222,14 @@ RaiseAboveTables(Oid relation)
 		Snapshot	snapshot;
 		bool		isnull = true;
 		Datum		newest = (Datum) 0;
+		Datum		limit = Int64GetDatum(ID_TOO_FAR);
 
 		QueryBegin(&scope);
 		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		if (QueryRunLatest(&newest_id, NULL, NULL, snapshot) == 1)
+		if (QueryRunLatest(&newest_id, &limit, NULL, snapshot) == 1)
 			newest = QueryValue(0, 1, &isnull);
 		if (!isnull)
-			IdObserve(DatumGetInt64(newest));
+			RaiseAbove(DatumGetInt64(newest));
 		UnregisterSnapshot(snapshot);
 		QueryEnd(&scope);
 		(void) IsRaised(relation, true);
@@ -223,8 +237,11 @@ RaiseAboveTables(Oid relation)
 	raised_for = relation;
 }
 
-static void
-CheckUsable(void)
+/*
+ * IdRequireUsable raises VC001 without shared memory and VC002 in recovery.
+ */
+void
+IdRequireUsable(void)
 {
 	if (shared == NULL)
 		ereport(ERROR,
@@ -250,7 +267,7 @@ IdNext(void)
 	uint64		old;
 	uint64		new;
 
-	CheckUsable();
+	IdRequireUsable();
 	relation = CatalogGet()->template_table;
 	if (unlikely(raised_for != relation))
 		RaiseAboveTables(relation);
@@ -281,7 +298,7 @@ IdHorizon(void)
 {
 	uint64		horizon;
 
-	CheckUsable();
+	IdRequireUsable();
 	/* Or a database just restored would have its horizon below its rows. */
 	RaiseAboveTables(CatalogGet()->template_table);
 

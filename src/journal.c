@@ -354,9 +354,8 @@ InvalidateAll(const JournalRecord *record, bool stale, bool recount)
 static void
 FinishRecord(const JournalRecord *record, bool commit)
 {
-	bool		stale = commit && record->kind != JOURNAL_RECOUNT;
-	bool		recount = record->kind == JOURNAL_RECOUNT ||
-		(commit && record->kind == JOURNAL_CREATED);
+	bool		stale = record->kind != JOURNAL_RECOUNT;
+	bool		recount = record->kind != JOURNAL_CHANGED;
 
 	switch (record->kind)
 	{
@@ -379,12 +378,7 @@ FinishRecord(const JournalRecord *record, bool commit)
 		case JOURNAL_CHANGED:
 		case JOURNAL_RECOUNT:
 
-			/*
-			 * A recount is due after an abort too: an entry that we loaded
-			 * ourselves has counted rows of ours that are gone now.
-			 */
-			if (!stale && !recount)
-				break;
+			/* After an abort too: nothing seen in here may outlive it. */
 			if (record->template_id == JOURNAL_ALL_TEMPLATES)
 				InvalidateAll(record, stale, recount);
 			else
@@ -412,8 +406,20 @@ AtTransactionEnd(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 			if (!commit)
 				OpenGateAfterError();
+			/*
+			 * Changes before units: while ours are pending, nobody counts,
+			 * so that none takes an entry for settled that is not.
+			 */
 			for (int i = 0; i < nrecords; i++)
-				FinishRecord(&records[i], commit);
+			{
+				if (records[i].entry == NULL)
+					FinishRecord(&records[i], commit);
+			}
+			for (int i = 0; i < nrecords; i++)
+			{
+				if (records[i].entry != NULL)
+					FinishRecord(&records[i], commit);
+			}
 			nrecords = nrecounts = nchanges = 0;
 			break;
 		default:

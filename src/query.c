@@ -53,11 +53,9 @@ Prepare(OwnerQuery *query)
 
 	if (likely(query->plan != NULL && query->epoch == CatalogEpoch()))
 		return;
-	if (query->plan != NULL)
-	{
+	if (query->plan != NULL && query->running == 0)
 		SPI_freeplan(query->plan);
-		query->plan = NULL;
-	}
+	query->plan = NULL;			/* one that is running is left to its memory */
 
 	sql = psprintf(query->sql, quote_identifier(cat->schema));
 	query->plan = SPI_prepare(sql, query->nargs, query->argtypes);
@@ -78,7 +76,9 @@ QueryRun(OwnerQuery *query, Datum *values, const char *nulls)
 	int			rc;
 
 	Prepare(query);
+	query->running++;
 	rc = SPI_execute_plan(query->plan, values, nulls, false, 0);
+	query->running--;
 	if (rc < 0)
 		elog(ERROR, "statement \"%s\" failed: %s", query->sql,
 			 SPI_result_code_string(rc));
@@ -95,8 +95,10 @@ QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls, Snapshot sna
 	int			rc;
 
 	Prepare(query);
+	query->running++;
 	rc = SPI_execute_snapshot(query->plan, values, nulls, snapshot,
 							  InvalidSnapshot, true, false, 0);
+	query->running--;
 	if (rc < 0)
 		elog(ERROR, "statement \"%s\" failed: %s", query->sql,
 			 SPI_result_code_string(rc));

@@ -24,6 +24,7 @@ typedef struct OwnerQuery
 	/* private to query.c */
 	SPIPlanPtr	plan;
 	uint64		epoch;
+	int			running;		/* calls; stays above 0 after an error */
 } OwnerQuery;
 
 /* What QueryBegin has to put back. */

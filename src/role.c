@@ -24,6 +24,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "catalog.h"
@@ -43,11 +44,12 @@ typedef struct RoleBinding
 
 static RoleBinding binding;
 static Oid	binding_table = InvalidOid;
+static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
 static OwnerQuery shops_of_user = {
 	"SELECT r.shop_number FROM %1$s.coupon_role r"
-	" JOIN pg_catalog.pg_roles p ON p.rolname OPERATOR(pg_catalog.=) r.role_name"
+	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
 	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE')",
 	1, {OIDOID}
 };
@@ -56,13 +58,17 @@ static void
 MembershipChanged(Datum arg, int cacheid, uint32 hashvalue)
 {
 	binding.user = InvalidOid;
+	invalidations++;
 }
 
 static void
 RelationChanged(Datum arg, Oid relid)
 {
 	if (relid == InvalidOid || relid == binding_table)
+	{
 		binding.user = InvalidOid;
+		invalidations++;
+	}
 }
 
 /*
@@ -83,6 +89,8 @@ ReadBinding(Oid user)
 	RoleBinding fresh = {0};
 	bool		unbound = false;
 	QueryScope	scope;
+	Snapshot	snapshot;
+	uint64		seen;
 	uint64		rows;
 
 	if (role_context == NULL)
@@ -91,8 +99,10 @@ ReadBinding(Oid user)
 	MemoryContextReset(role_context);
 	binding.user = InvalidOid;
 
+	seen = invalidations;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryBegin(&scope);
-	rows = QueryRun(&shops_of_user, &arg, NULL);
+	rows = QueryRunLatest(&shops_of_user, &arg, NULL, snapshot);
 	fresh.shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
 	for (uint64 i = 0; i < rows; i++)
 	{
@@ -105,7 +115,9 @@ ReadBinding(Oid user)
 			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
 	}
 	QueryEnd(&scope);
-	fresh.user = user;
+	UnregisterSnapshot(snapshot);
+	/* Good for this call only if it changed while we were reading. */
+	fresh.user = seen == invalidations ? user : InvalidOid;
 	fresh.bound = fresh.nshops > 0 && !unbound;
 	binding = fresh;
 }
@@ -119,16 +131,14 @@ RoleIsBound(void)
 	Oid			user = GetUserId();
 	const Catalog *cat = CatalogGet();
 
-	if (likely(binding.user == user && binding_table == cat->role_table))
-		return binding.bound;
-	binding_table = cat->role_table;
+	/* First, and without forgetting the user on whose behalf it acts. */
 	if (user == cat->owner || superuser_arg(user))
+		return false;
+	if (binding.user != user || binding_table != cat->role_table)
 	{
-		binding.user = user;
-		binding.bound = false;
-	}
-	else
+		binding_table = cat->role_table;
 		ReadBinding(user);
+	}
 	return binding.bound;
 }
 

@@ -123,77 +123,79 @@ AddRow(const Catalog *cat, TupleTableSlot *slot, const char *request_id,
 }
 
 /*
- * One pass over a user's rows.  Returns the transaction to wait for, or
- * InvalidTransactionId when the account is complete.
- */
-static TransactionId
-ProbeOnce(RowScan *rs, const Catalog *cat, SnapshotData *dirty,
-		  const char *request_id, bool wait, RowsOfUser *rows)
-{
-	memset(rows, 0, sizeof(*rows));
-	while (index_getnext_slot(rs->scan, BackwardScanDirection, rs->slot))
-	{
-		if (TransactionIdIsValid(dirty->xmin))
-		{
-			/*
-			 * Inserted by an open transaction.  A new version of a row whose
-			 * old version is alive needs no waiting: the old one is counted.
-			 */
-			if (!wait || IsUpdatedVersion(rs->slot))
-				continue;
-			return dirty->xmin;
-		}
-		/* A row that an open transaction is deleting still counts. */
-		if (!AddRow(cat, rs->slot, request_id, rows))
-			break;
-	}
-	return InvalidTransactionId;
-}
-
-/*
  * RowsProbe finds how many coupons of a template a user has had, and the one
  * claimed with this request id (NULL: do not look).
  *
  * It reads with SnapshotDirty: what is committed now, whatever the isolation
- * level, and what is not committed yet.  With "wait" it waits for the end of
- * a transaction that has inserted such a row, else it passes over the row.
+ * level, and what is not committed yet.  Where an open transaction has inserted
+ * such a row, the account is not complete: "open" tells which, or the row is
+ * passed over if "open" is NULL.
+ *
  * Since an index scan with this snapshot can miss a row while it is being
  * updated, the unique index has the last word at the insert.
  */
 void
-RowsProbe(int64 template_id, int64 user_id, const char *request_id, bool wait,
-		  RowsOfUser *rows)
+RowsProbe(int64 template_id, int64 user_id, const char *request_id,
+		  RowsOfUser *rows, RowsOpenClaim *open)
 {
-	const Catalog *cat = CatalogGet();
-	const CatalogLeaf *leaf = &cat->leaf[CatalogLeafNumber(user_id)];
+	int			leaf = CatalogLeafNumber(user_id);
+	const Catalog *cat;
+	Oid			partition;
 	SnapshotData dirty;
 	ScanKeyData keys[2];
+	RowScan		rs;
 
+	memset(rows, 0, sizeof(*rows));
+	if (open != NULL)
+		open->xid = InvalidTransactionId;
 	KeyInt8(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	KeyInt8(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, user_id);
 	InitDirtySnapshot(dirty);
 
-	for (;;)
+	/*
+	 * With the partition locked, what the catalog says of its index stays.
+	 * The lock goes with the scan: the insert takes its locks in the order in
+	 * which DDL does, the parent's first.
+	 */
+	partition = CatalogGet()->leaf[leaf].relation;
+	LockRelationOid(partition, AccessShareLock);
+	cat = CatalogGet();
+	BeginScan(&rs, cat->leaf[leaf].relation, cat->leaf[leaf].user_index, &dirty,
+			  keys, 2);
+	while (index_getnext_slot(rs.scan, BackwardScanDirection, rs.slot))
 	{
-		RowScan		rs;
-		TransactionId holder;
-		ItemPointerData tid;
-
-		BeginScan(&rs, leaf->relation, leaf->user_index, &dirty, keys, 2);
-		holder = ProbeOnce(&rs, cat, &dirty, request_id, wait, rows);
-		if (!TransactionIdIsValid(holder))
+		if (!TransactionIdIsValid(dirty.xmin))
 		{
-			EndScan(&rs);
-			return;
+			/* A row that an open transaction is deleting still counts. */
+			if (!AddRow(cat, rs.slot, request_id, rows))
+				break;
 		}
-		tid = rs.slot->tts_tid;
-		ExecClearTuple(rs.slot);	/* keep no buffer pinned while waiting */
-		if (dirty.speculativeToken)
-			SpeculativeInsertionWait(holder, dirty.speculativeToken);
-		else
-			XactLockTableWait(holder, rs.heap, &tid, XLTW_InsertIndexUnique);
-		EndScan(&rs);
+
+		/*
+		 * Of a row being updated the old version is alive, and counted.
+		 */
+		else if (open != NULL && !IsUpdatedVersion(rs.slot))
+		{
+			open->xid = dirty.xmin;
+			open->speculative_token = dirty.speculativeToken;
+			break;
+		}
 	}
+	EndScan(&rs);
+	UnlockRelationOid(partition, AccessShareLock);
+}
+
+/*
+ * RowsWaitFor waits until that transaction has ended, or taken its row back.
+ * The caller holds nothing that it may need.
+ */
+void
+RowsWaitFor(const RowsOpenClaim *open)
+{
+	if (open->speculative_token != 0)
+		SpeculativeInsertionWait(open->xid, open->speculative_token);
+	else
+		XactLockTableWait(open->xid, NULL, NULL, XLTW_None);
 }
 
 /*

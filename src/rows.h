@@ -19,8 +19,16 @@ typedef struct RowsOfUser
 	TimestampTz use_end;
 } RowsOfUser;
 
+/* A transaction that has inserted a coupon of the user and is still open. */
+typedef struct RowsOpenClaim
+{
+	TransactionId xid;			/* InvalidTransactionId: there is none */
+	uint32		speculative_token;
+} RowsOpenClaim;
+
 extern void RowsProbe(int64 template_id, int64 user_id, const char *request_id,
-					  bool wait, RowsOfUser *rows);
+					  RowsOfUser *rows, RowsOpenClaim *open);
+extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);
 extern bool RowsTemplateExists(int64 template_id, Snapshot snapshot);

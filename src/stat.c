@@ -18,6 +18,8 @@
 #include "catalog.h"
 #include "id.h"
 #include "outcome.h"
+#include "role.h"
+#include "template.h"
 
 PG_FUNCTION_INFO_V1(coupon_stat_entries);
 PG_FUNCTION_INFO_V1(coupon_stat_cache_counters);
@@ -81,6 +83,7 @@ coupon_stat_entries(PG_FUNCTION_ARGS)
 		LWLock	   *lock;
 		CacheEntry *entry;
 		CacheEntry	copy;
+		TemplateAttrs attrs;
 		uint64		refused[CACHE_CODES];
 		Datum		values[ENTRY_COLUMNS];
 		bool		nulls[ENTRY_COLUMNS] = {false};
@@ -95,6 +98,9 @@ coupon_stat_entries(PG_FUNCTION_ARGS)
 			copy = *entry;
 		LWLockRelease(lock);
 		if (entry == NULL || copy.state != CACHE_READY)
+			continue;
+		memcpy(&attrs, copy.payload, sizeof(attrs));
+		if (!RoleSeesShop(attrs.has_shop, attrs.shop_number))
 			continue;
 
 		for (int code = 0; code < CACHE_CODES; code++)

@@ -71,9 +71,7 @@ TakeUnits(CacheEntry *entry, int64 limit, int64 want, bool partial)
 static int64
 AddLowered(int64 limit, CacheEntry *entry)
 {
-	int64		lowered = JournalLowered(entry);
-
-	return limit > CACHE_UNLIMITED - lowered ? CACHE_UNLIMITED : limit + lowered;
+	return limit + JournalLowered(entry);
 }
 
 /*

@@ -124,65 +124,69 @@ TemplateFetch(int64 template_id, TemplateView *view)
 {
 	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
 
-	if (unlikely(JournalHas(JOURNAL_CREATED, template_id)))
+	/* A load may find out that the template is this transaction's own. */
+	for (;;)
 	{
-		view->origin = TEMPLATE_OWN_CREATED;
-		return FetchOwn(view);
-	}
-	if (unlikely(JournalHas(JOURNAL_CHANGED, template_id)))
-	{
-		view->origin = TEMPLATE_OWN_CHANGED;
-		return FetchOwnChanged(view);
-	}
+		if (unlikely(JournalHas(JOURNAL_CREATED, template_id)))
+		{
+			view->origin = TEMPLATE_OWN_CREATED;
+			return FetchOwn(view);
+		}
+		if (unlikely(JournalHas(JOURNAL_CHANGED, template_id)))
+		{
+			view->origin = TEMPLATE_OWN_CHANGED;
+			return FetchOwnChanged(view);
+		}
 
-	view->origin = TEMPLATE_SHARED;
-	while (!FetchShared(view))
-	{
+		view->origin = TEMPLATE_SHARED;
+		if (FetchShared(view))
+			return true;
 		if (!TemplateLoad(template_id, false))
 		{
 			CacheCountEvent(CACHE_EVENT_UNKNOWN);
 			return false;
 		}
 	}
-	return true;
 }
 
 /*
  * TemplateReserve reserves up to "want" units for this transaction and returns
- * STOCK_OK with their number, STOCK_EMPTY, or STOCK_CHANGED: fetch again.
+ * STOCK_OK with their number, or STOCK_EMPTY; STOCK_CHANGED: fetch again;
+ * STOCK_CLOSED, STOCK_RECOUNT: TemplateWait first.
  */
 StockResult
 TemplateReserve(const TemplateView *view, int64 want, int64 *got)
 {
-	int64		template_id = view->key.template_id;
-	StockResult result = STOCK_OK;
-
 	switch (view->origin)
 	{
 		case TEMPLATE_OWN_CREATED:
 			*got = Max(Min(want, view->quota - view->issued), 0);
 			return *got > 0 ? STOCK_OK : STOCK_EMPTY;
 		case TEMPLATE_OWN_CHANGED:
-			result = StockReserveUpTo(&view->key, view->quota, want, true, got);
-			break;
+			return StockReserveUpTo(&view->key, view->quota, want, true, got);
 		case TEMPLATE_SHARED:
-			result = StockReserve(&view->key, view->generation, want, true, got);
 			break;
 	}
+	return StockReserve(&view->key, view->generation, want, true, got);
+}
 
-	if (result == STOCK_CLOSED)
+/*
+ * TemplateWait waits until the gate has been opened, or counts the coupons
+ * again when that is due.  The caller has no user locked.
+ */
+void
+TemplateWait(const TemplateView *view, StockResult reason)
+{
+	int64		template_id = view->key.template_id;
+
+	if (reason == STOCK_CLOSED)
 	{
 		/* The owner of the gate holds the loader lock as long. */
 		TemplateLockLoader(template_id, ShareLock);
 		TemplateUnlockLoader(template_id, ShareLock);
-		return STOCK_CHANGED;
 	}
-	if (result == STOCK_RECOUNT)
-	{
+	else
 		(void) TemplateLoad(template_id, true);
-		return STOCK_CHANGED;
-	}
-	return result;
 }
 
 /*

@@ -65,6 +65,7 @@ typedef struct TemplateView
 extern bool TemplateFetch(int64 template_id, TemplateView *view);
 extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 								   int64 *got);
+extern void TemplateWait(const TemplateView *view, StockResult reason);
 extern void TemplateCountRefusals(const TemplateView *view, int code, int64 n);
 extern bool TemplateRecount(int64 template_id);
 extern bool TemplateFetchAnywhere(int64 template_id, TemplateView *view);
@@ -79,6 +80,7 @@ typedef struct TemplateRow
 	int64		quota;			/* of this database: the rest of the total */
 	int64		folded;
 	int64		watermark;
+	bool		own;			/* written by this very transaction */
 } TemplateRow;
 
 extern bool TemplateReadRow(int64 template_id, Snapshot snapshot,

@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -57,7 +58,8 @@ static OwnerQuery read_template = {
 	"   WHERE s.template_id OPERATOR(pg_catalog.=) t.id"
 	"   AND s.holder OPERATOR(pg_catalog.=) 0),"
 	" (SELECT w.upto FROM %1$s.coupon_watermark w"
-	"   WHERE w.holder OPERATOR(pg_catalog.=) 0)"
+	"   WHERE w.holder OPERATOR(pg_catalog.=) 0),"
+	" t.xmin"
 	" FROM %1$s.coupon_template t WHERE t.id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
 };
@@ -144,6 +146,7 @@ TemplateReadRow(int64 template_id, Snapshot snapshot, TemplateRow *row)
 			DatumGetInt64(total) - row->others;
 		row->folded = ColumnInt8(12, 0);
 		row->watermark = ColumnInt8(13, 0);
+		row->own = TransactionIdIsCurrentTransactionId(DatumGetTransactionId(QueryValue(0, 14, &isnull)));
 	}
 	QueryEnd(&scope);
 	return found;
@@ -293,11 +296,27 @@ LoadLocked(const CacheKey *key, bool count_again)
 
 		CHECK_FOR_INTERRUPTS();
 		generation = ReservePlace(key, &count);
+		if (count && JournalHas(JOURNAL_RECOUNT, key->template_id))
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+					 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
+							(long long) key->template_id),
+					 errhint("Commit first.")));
 		snapshot = RegisterSnapshot(GetLatestSnapshot());
 		found = TemplateReadRow(key->template_id, snapshot, &row);
 		if (found && count)
 			issued = TemplateCountIssued(key->template_id, &row, snapshot);
 		UnregisterSnapshot(snapshot);
+		if (found && row.own && !ChangedHere(key->template_id))
+		{
+			/*
+			 * Inserted by a statement that has not reached its AFTER triggers
+			 * yet: ours alone.
+			 */
+			JournalAddChange(JOURNAL_CREATED, key->relation, key->template_id);
+			Forget(key);
+			return true;
+		}
 		if (found)
 			published = Publish(key, generation, &row, count, issued);
 	}
@@ -306,12 +325,22 @@ LoadLocked(const CacheKey *key, bool count_again)
 	return found;
 }
 
+/*
+ * Whether there is such a template, for the caller's statement: at READ
+ * COMMITTED its own snapshot is new enough, and taking another would cost as
+ * much as the probe.
+ */
 static bool
 Exists(int64 template_id)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		found = RowsTemplateExists(template_id, snapshot);
+	Snapshot	snapshot;
+	bool		found;
 
+	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet() &&
+		RowsTemplateExists(template_id, GetActiveSnapshot()))
+		return true;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = RowsTemplateExists(template_id, snapshot);
 	UnregisterSnapshot(snapshot);
 	return found;
 }

@@ -34,7 +34,7 @@ PG_FUNCTION_INFO_V1(coupon_wallet_count);
 	"SELECT id, shop_number, issuer, name, category, open_to, status," \
 	" receive_start, receive_end, total_stock, stock_left," \
 	" CASE WHEN status <> 'published' THEN 'offline'" \
-	"  WHEN statement_timestamp() >= receive_end THEN 'ended'" \
+	"  WHEN statement_timestamp() >= LEAST(receive_end, use_end) THEN 'ended'" \
 	"  WHEN statement_timestamp() < receive_start THEN 'upcoming'" \
 	"  WHEN stock_left = 0 THEN 'sold_out' ELSE 'open' END," \
 	" per_user_limit, discount_kind, discount_value, threshold_amount," \

@@ -65,9 +65,11 @@ BEGIN
     IF shop_number <= 0 THEN
         RAISE EXCEPTION 'shop number % is not positive', shop_number USING ERRCODE = 'VC012';
     END IF;
-    INSERT INTO @extschema@.coupon_role (role_name, kind, shop_number)
-    SELECT a.rolname, coupon_grant.kind, coupon_grant.shop_number
-    FROM pg_authid a WHERE a.oid = role
+    -- A number left over from a dropped role must not become another one's.
+    DELETE FROM @extschema@.coupon_role c
+    WHERE NOT EXISTS (SELECT FROM pg_roles known WHERE known.oid = c.role::oid);
+    INSERT INTO @extschema@.coupon_role (role, kind, shop_number)
+    VALUES (coupon_grant.role, coupon_grant.kind, coupon_grant.shop_number)
     ON CONFLICT DO NOTHING;
     FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
         EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
@@ -86,8 +88,8 @@ DECLARE
     r record;
     k text;
 BEGIN
-    DELETE FROM @extschema@.coupon_role c USING pg_authid a
-    WHERE a.oid = role AND c.role_name = a.rolname AND c.kind = coupon_grant_revoke.kind
+    DELETE FROM @extschema@.coupon_role c
+    WHERE c.role = coupon_grant_revoke.role AND c.kind = coupon_grant_revoke.kind
       AND c.shop_number IS NOT DISTINCT FROM coupon_grant_revoke.shop_number;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'role % has no such grant', role USING ERRCODE = 'VC012',
@@ -97,8 +99,8 @@ BEGIN
         EXECUTE format('REVOKE %s ON %s FROM %s', r.privileges, r.object, role);
     END LOOP;
     -- What the role's other grants need as well.
-    FOR k IN SELECT DISTINCT c.kind FROM @extschema@.coupon_role c JOIN pg_authid a ON c.role_name = a.rolname
-             WHERE a.oid = role LOOP
+    FOR k IN SELECT DISTINCT c.kind FROM @extschema@.coupon_role c
+             WHERE c.role = coupon_grant_revoke.role LOOP
         FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(k) LOOP
             EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
         END LOOP;

@@ -1,11 +1,11 @@
 -- Roles
 
 CREATE TABLE coupon_role (
-    role_name   name NOT NULL,
+    role        regrole NOT NULL,
     kind        text NOT NULL CHECK (kind IN ('application', 'operator', 'monitor')),
     shop_number bigint CHECK (shop_number > 0),
     id          bigint PRIMARY KEY DEFAULT coupon_next_id(),
-    UNIQUE NULLS NOT DISTINCT (role_name, kind, shop_number)
+    UNIQUE NULLS NOT DISTINCT (role, kind, shop_number)
 );
 COMMENT ON TABLE coupon_role IS 'what coupon_grant has given; a shop number binds the role to that shop';
 COMMENT ON COLUMN coupon_role.shop_number IS 'null: every shop';

@@ -21,7 +21,7 @@ CREATE FUNCTION coupon_server_state(OUT preloaded boolean, OUT in_recovery boole
     AS 'MODULE_PATHNAME', 'coupon_server_state';
 COMMENT ON FUNCTION coupon_server_state() IS 'what coupon_health cannot ask SQL';
 
-CREATE VIEW coupon_stat AS
+CREATE VIEW coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
        s.stock_left, s.claims, s.claims_per_second, s.refused, s.returned
 FROM coupon_stat_entries() s JOIN coupon_template t ON t.id = s.template_id

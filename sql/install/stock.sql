@@ -3,7 +3,7 @@
 CREATE TABLE coupon_stock (
     template_id bigint NOT NULL,
     holder      int NOT NULL CHECK (holder BETWEEN 0 AND 1023),
-    quota       bigint CHECK (quota >= 0),
+    quota       bigint CHECK (quota BETWEEN 0 AND 1000000000000000),
     folded      bigint NOT NULL DEFAULT 0 CHECK (folded >= 0),
     PRIMARY KEY (template_id, holder),
     CONSTRAINT coupon_stock_quota CHECK ((holder = 0) = (quota IS NULL))
@@ -39,7 +39,7 @@ CREATE TABLE user_coupon (
     request_id   text,
     PRIMARY KEY (user_id, id),
     CONSTRAINT user_coupon_sane CHECK (
-        id BETWEEN 1 AND 4611686018427387903 AND user_id > 0 AND receive_seq > 0
+        id > 0 AND user_id > 0 AND receive_seq > 0
         AND status BETWEEN 0 AND 4
         AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
         AND use_end > use_start)

@@ -2,7 +2,7 @@
 
 CREATE TABLE coupon_template (
     id               bigint PRIMARY KEY DEFAULT coupon_next_id()
-                     CHECK (id BETWEEN 1 AND 4611686018427387903),
+                     CHECK (id > 0),
     shop_number      bigint CHECK (shop_number > 0),
     issuer           text NOT NULL DEFAULT 'platform'
                      CHECK (issuer IN ('platform', 'shop')),
@@ -15,7 +15,7 @@ CREATE TABLE coupon_template (
                      CHECK (status IN ('draft', 'published', 'offline')),
     receive_start    timestamptz NOT NULL DEFAULT statement_timestamp(),
     receive_end      timestamptz NOT NULL DEFAULT 'infinity',
-    total_stock      bigint CHECK (total_stock >= 0),
+    total_stock      bigint CHECK (total_stock BETWEEN 0 AND 1000000000000000),
     per_user_limit   int NOT NULL DEFAULT 1 CHECK (per_user_limit BETWEEN 1 AND 1000000),
     discount_kind    text NOT NULL DEFAULT 'amount'
                      CHECK (discount_kind IN ('amount', 'percent')),

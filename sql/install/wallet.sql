@@ -1,6 +1,6 @@
 -- Reading: templates and wallets
 
-CREATE VIEW coupon_held AS
+CREATE VIEW coupon_held WITH (security_barrier) AS
 SELECT c.id, c.user_id, c.template_id,
        CASE c.status
            WHEN 2 THEN 'used'
