@@ -105,7 +105,7 @@ CacheShmemInit(void)
 	}
 
 	memset(&info, 0, sizeof(info));
-	info.keysize = sizeof(CacheKey);
+	info.keysize = offsetof(CacheKey, hash);
 	info.entrysize = sizeof(CacheSlotOfKey);
 	info.num_partitions = CACHE_PARTITIONS;
 	slot_of_key = ShmemInitHash("coupon cache keys",
@@ -136,6 +136,8 @@ CacheMakeKey(CacheKey *key, Oid relation, int64 template_id)
 	key->relation = relation;
 	key->template_id = template_id;
 	key->holder = CACHE_HOLDER_DATABASE;
+	if (slot_of_key != NULL)
+		key->hash = get_hash_value(slot_of_key, key);
 }
 
 /*
@@ -144,9 +146,7 @@ CacheMakeKey(CacheKey *key, Oid relation, int64 template_id)
 LWLock *
 CachePartitionLock(const CacheKey *key)
 {
-	uint32		hash = get_hash_value(slot_of_key, key);
-
-	return &locks[hash % CACHE_PARTITIONS].lock;
+	return &locks[key->hash % CACHE_PARTITIONS].lock;
 }
 
 /*
@@ -158,7 +158,8 @@ CacheFind(const CacheKey *key)
 {
 	CacheSlotOfKey *found;
 
-	found = hash_search(slot_of_key, key, HASH_FIND, NULL);
+	found = hash_search_with_hash_value(slot_of_key, key, key->hash, HASH_FIND,
+										NULL);
 	return found ? &shared->entries[found->slot] : NULL;
 }
 
@@ -278,7 +279,8 @@ CacheFindOrCreate(const CacheKey *key, LWLock *lock)
 				 errhint("Raise \"coupon.max_templates\", or end open transactions that have claimed coupons.")));
 	}
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	mapped = hash_search(slot_of_key, key, HASH_ENTER_NULL, &found);
+	mapped = hash_search_with_hash_value(slot_of_key, key, key->hash,
+										 HASH_ENTER_NULL, &found);
 	if (mapped == NULL || found)
 	{
 		LWLockRelease(lock);
@@ -301,7 +303,8 @@ CacheRemove(CacheEntry *entry)
 {
 	pg_atomic_fetch_add_u64(&shared->events[CACHE_EVENT_LOOKUP],
 							pg_atomic_read_u64(&entry->lookups));
-	hash_search(slot_of_key, &entry->key, HASH_REMOVE, NULL);
+	hash_search_with_hash_value(slot_of_key, &entry->key, entry->key.hash,
+								HASH_REMOVE, NULL);
 	entry->state = CACHE_FREE;
 }
 

@@ -32,6 +32,7 @@ typedef struct CacheKey
 	Oid			relation;		/* coupon_template */
 	int64		template_id;
 	int32		holder;
+	uint32		hash;			/* of the fields above, which are the key */
 } CacheKey;
 
 typedef enum CacheState

@@ -421,12 +421,17 @@ void
 ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 			 ClaimResult *results)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "coupon claim",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext caller = MemoryContextSwitchTo(context);
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext context = NULL;
 
 	TemplateRequirePreload();
+	/* What one chunk needs is left to the caller's memory. */
+	if (nusers > CLAIM_CHUNK)
+	{
+		context = AllocSetContextCreate(caller, "coupon claim",
+										ALLOCSET_SMALL_SIZES);
+		MemoryContextSwitchTo(context);
+	}
 	for (int i = 0; i < nusers; i++)
 	{
 		memset(&results[i], 0, sizeof(ClaimResult));
@@ -443,8 +448,12 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 		work.nusers = Min(nusers - done, CLAIM_CHUNK);
 		work.results = results + done;
 		ClaimChunk(&work);
-		MemoryContextReset(context);
+		if (context != NULL)
+			MemoryContextReset(context);
 	}
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(context);
+	if (context != NULL)
+	{
+		MemoryContextSwitchTo(caller);
+		MemoryContextDelete(context);
+	}
 }

@@ -87,21 +87,22 @@ static const char *
 GetSource(FunctionCallInfo fcinfo, int arg)
 {
 	static const char *const sources[] = {"center", "platform", "shop"};
-	char	   *given;
+	text	   *given;
+	int			length;
 
 	CheckNotNull(fcinfo, arg, "source");
-	if (toast_raw_datum_size(PG_GETARG_DATUM(arg)) - VARHDRSZ > NAMEDATALEN)
-		given = "…";
-	else
-		given = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	given = PG_GETARG_TEXT_PP(arg);
+	length = VARSIZE_ANY_EXHDR(given);
 	for (int i = 0; i < lengthof(sources); i++)
 	{
-		if (strcmp(given, sources[i]) == 0)
+		if (strlen(sources[i]) == length &&
+			memcmp(VARDATA_ANY(given), sources[i], length) == 0)
 			return sources[i];
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-			 errmsg("\"%s\" is not a source that can be named", given),
+			 errmsg("\"%s\" is not a source that can be named",
+					length > NAMEDATALEN ? "…" : text_to_cstring(given)),
 			 errhint("Use center, platform or shop.")));
 }
 

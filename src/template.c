@@ -65,6 +65,7 @@ FetchShared(TemplateView *view)
 	if (fresh)
 	{
 		memcpy(&view->attrs, entry->payload, sizeof(view->attrs));
+		view->entry = entry;
 		view->generation = entry->generation;
 		view->quota = entry->quota;
 		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
@@ -190,20 +191,17 @@ TemplateWait(const TemplateView *view, StockResult reason)
 }
 
 /*
- * TemplateCountRefusals counts refusals by outcome code, for coupon_stat.
+ * TemplateCountRefusals counts refusals by outcome code, for coupon_stat.  It
+ * takes no lock: at worst a refusal is counted for a template that has just
+ * taken the entry over.
  */
 void
 TemplateCountRefusals(const TemplateView *view, int code, int64 n)
 {
-	LWLock	   *lock = CachePartitionLock(&view->key);
-	CacheEntry *entry;
-
 	Assert(code > 0 && code < CACHE_CODES);
-	LWLockAcquire(lock, LW_SHARED);
-	entry = CacheFind(&view->key);
-	if (entry != NULL)
-		pg_atomic_fetch_add_u64(&entry->refused[code], n);
-	LWLockRelease(lock);
+	if (view->origin == TEMPLATE_SHARED &&
+		view->entry->generation == view->generation)
+		pg_atomic_fetch_add_u64(&view->entry->refused[code], n);
 }
 
 /*

@@ -57,7 +57,8 @@ typedef struct TemplateView
 	CacheKey	key;
 	TemplateOrigin origin;
 	TemplateAttrs attrs;
-	uint64		generation;		/* of the entry, when shared */
+	CacheEntry *entry;			/* when shared: for counting only, since it */
+	uint64		generation;		/* may be another's when this has changed */
 	int64		quota;			/* CACHE_UNLIMITED: no total */
 	int64		issued;
 } TemplateView;

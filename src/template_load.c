@@ -336,9 +336,8 @@ Exists(int64 template_id)
 	Snapshot	snapshot;
 	bool		found;
 
-	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet() &&
-		RowsTemplateExists(template_id, GetActiveSnapshot()))
-		return true;
+	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet())
+		return RowsTemplateExists(template_id, GetActiveSnapshot());
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = RowsTemplateExists(template_id, snapshot);
 	UnregisterSnapshot(snapshot);
