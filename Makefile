@@ -16,7 +16,8 @@ demo:
 demo-remove:
 	@bench/demo --remove
 bench:
-	@.ci/build "$$(.ci/setup | tail -n 1)" && bench/run
+	@pg_config=$$(.ci/setup bench | tail -n 1) && .ci/build "$$pg_config" && \
+		PG_CONFIG="$$pg_config" bench/run
 
 else
 
