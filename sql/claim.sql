@@ -50,6 +50,13 @@ UPDATE coupon_template SET status = 'published' WHERE id = 200;
 -- the owner of a sold-out coupon is told so
 SELECT code, outcome FROM coupon_receive(200, 3);
 
+-- a refusal takes no transaction id
+BEGIN;
+SELECT count(DISTINCT r.code) AS kinds FROM unnest(ARRAY[200, 200, 203, 204, 205, 206, 209, 999], ARRAY[1, 77, 1, 1, 1, 1, 1, 1]) AS x (t, u), coupon_receive(t, u) r;
+SELECT count(*) FROM coupon_receive_many(209, ARRAY(SELECT generate_series(1, 200)));
+SELECT pg_current_xact_id_if_assigned() IS NULL AS none;
+COMMIT;
+
 -- sources
 SELECT code FROM coupon_receive(201, 5, NULL, 'platform');
 SELECT code FROM coupon_receive(201, 6, NULL, 'shop');
