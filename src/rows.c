@@ -37,22 +37,42 @@ typedef struct RowScan
 	TupleTableSlot *slot;
 } RowScan;
 
+/* The heap is open and locked; the slot is made with the first row. */
 static void
-BeginScan(RowScan *rs, Oid heap, Oid index, Snapshot snapshot,
+BeginScan(RowScan *rs, Relation heap, Oid index, Snapshot snapshot,
 		  ScanKey keys, int nkeys)
 {
-	rs->heap = table_open(heap, AccessShareLock);
+	rs->heap = heap;
 	rs->index = index_open(index, AccessShareLock);
-	rs->slot = table_slot_create(rs->heap, NULL);
+	rs->slot = NULL;
 	rs->scan = CompatIndexBeginScan(rs->heap, rs->index, snapshot, nkeys);
 	index_rescan(rs->scan, keys, nkeys, NULL, 0);
+}
+
+/*
+ * Fetch the next row; false at the end.  Most scans find nothing, and those
+ * cost no slot.
+ */
+static bool
+NextRow(RowScan *rs, ScanDirection direction)
+{
+	if (rs->slot == NULL)
+	{
+		if (index_getnext_tid(rs->scan, direction) == NULL)
+			return false;
+		rs->slot = table_slot_create(rs->heap, NULL);
+		if (index_fetch_heap(rs->scan, rs->slot))
+			return true;
+	}
+	return index_getnext_slot(rs->scan, direction, rs->slot);
 }
 
 static void
 EndScan(RowScan *rs)
 {
 	index_endscan(rs->scan);
-	ExecDropSingleTupleTableSlot(rs->slot);
+	if (rs->slot != NULL)
+		ExecDropSingleTupleTableSlot(rs->slot);
 	index_close(rs->index, AccessShareLock);
 	table_close(rs->heap, AccessShareLock);
 }
@@ -140,7 +160,7 @@ RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 {
 	int			leaf = CatalogLeafNumber(user_id);
 	const Catalog *cat;
-	Oid			partition;
+	Relation	heap;
 	SnapshotData dirty;
 	ScanKeyData keys[2];
 	RowScan		rs;
@@ -157,12 +177,10 @@ RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 	 * The lock goes with the scan: the insert takes its locks in the order in
 	 * which DDL does, the parent's first.
 	 */
-	partition = CatalogGet()->leaf[leaf].relation;
-	LockRelationOid(partition, AccessShareLock);
+	heap = table_open(CatalogGet()->leaf[leaf].relation, AccessShareLock);
 	cat = CatalogGet();
-	BeginScan(&rs, cat->leaf[leaf].relation, cat->leaf[leaf].user_index, &dirty,
-			  keys, 2);
-	while (index_getnext_slot(rs.scan, BackwardScanDirection, rs.slot))
+	BeginScan(&rs, heap, cat->leaf[leaf].user_index, &dirty, keys, 2);
+	while (NextRow(&rs, BackwardScanDirection))
 	{
 		if (!TransactionIdIsValid(dirty.xmin))
 		{
@@ -182,7 +200,6 @@ RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 		}
 	}
 	EndScan(&rs);
-	UnlockRelationOid(partition, AccessShareLock);
 }
 
 /*
@@ -223,9 +240,9 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 		const CatalogLeaf *leaf = &cat->leaf[i];
 		RowScan		rs;
 
-		BeginScan(&rs, leaf->relation, by_id ? leaf->id_index : leaf->user_index,
-				  snapshot, &key, 1);
-		while (index_getnext_slot(rs.scan, ForwardScanDirection, rs.slot))
+		BeginScan(&rs, table_open(leaf->relation, AccessShareLock),
+				  by_id ? leaf->id_index : leaf->user_index, snapshot, &key, 1);
+		while (NextRow(&rs, ForwardScanDirection))
 		{
 			bool		isnull;
 			int32		holder;
@@ -255,8 +272,9 @@ RowsTemplateExists(int64 template_id, Snapshot snapshot)
 	bool		found;
 
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
-	BeginScan(&rs, cat->template_table, cat->template_pkey, snapshot, &key, 1);
-	found = index_getnext_slot(rs.scan, ForwardScanDirection, rs.slot);
+	BeginScan(&rs, table_open(cat->template_table, AccessShareLock),
+			  cat->template_pkey, snapshot, &key, 1);
+	found = NextRow(&rs, ForwardScanDirection);
 	EndScan(&rs);
 	return found;
 }
