@@ -22,7 +22,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -37,7 +36,7 @@
 #include "role.h"
 #include "rows.h"
 
-#define CLAIM_CHUNK 64			/* users who are locked at a time */
+#define CLAIM_CHUNK 128			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100
 #define UNDECIDED (-1)
 

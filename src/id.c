@@ -33,7 +33,6 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
@@ -46,7 +45,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "cache.h"
 #include "catalog.h"
 #include "compat.h"
 #include "errors.h"

@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "storage/lmgr.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
