@@ -16,8 +16,10 @@
 #include "funcapi.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "utils/typcache.h"
 
 #include "claim.h"
 #include "errors.h"
@@ -125,24 +127,23 @@ FillResult(const ClaimResult *result, Datum *values, bool *nulls)
 	nulls[2] = nulls[3] = nulls[4] = !ok;
 }
 
-/* The row type of coupon_receive, made once per backend. */
+/* The row type of coupon_receive, looked up once per backend. */
 static TupleDesc
-ReceiveDesc(void)
+ReceiveDesc(Oid function)
 {
 	static TupleDesc desc = NULL;
+	static Oid	desc_of = InvalidOid;
 
-	if (desc == NULL)
+	if (unlikely(desc_of != function))
 	{
 		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
-		TupleDesc	fresh = CreateTemplateTupleDesc(6);
 
-		TupleDescInitEntry(fresh, 1, "code", INT4OID, -1, 0);
-		TupleDescInitEntry(fresh, 2, "outcome", TEXTOID, -1, 0);
-		TupleDescInitEntry(fresh, 3, "user_coupon_id", INT8OID, -1, 0);
-		TupleDescInitEntry(fresh, 4, "receive_seq", INT4OID, -1, 0);
-		TupleDescInitEntry(fresh, 5, "use_end", TIMESTAMPTZOID, -1, 0);
-		TupleDescInitEntry(fresh, 6, "repeated", BOOLOID, -1, 0);
-		desc = BlessTupleDesc(fresh);
+		if (desc != NULL)
+			FreeTupleDesc(desc);
+		desc = NULL;
+		desc_of = InvalidOid;
+		desc = lookup_rowtype_tupdesc_copy(get_func_rettype(function), -1);
+		desc_of = function;
 		MemoryContextSwitchTo(caller);
 	}
 	return desc;
@@ -173,7 +174,8 @@ coupon_receive(PG_FUNCTION_ARGS)
 	ClaimCoupons(&request, &user_id, 1, &result);
 
 	FillResult(&result, values, nulls);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(ReceiveDesc(), values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(ReceiveDesc(fcinfo->flinfo->fn_oid),
+													  values, nulls)));
 }
 
 static int

@@ -1,9 +1,16 @@
 -- Claiming
 
+-- A named type instead of RETURNS TABLE: the executor need not make its row
+-- type anew for each call, and SELECT (coupon_receive(…)).* still calls it once.
+CREATE TYPE coupon_receive_row AS (
+    code int, outcome text, user_coupon_id bigint, receive_seq int,
+    use_end timestamptz, repeated boolean
+);
+COMMENT ON TYPE coupon_receive_row IS 'a row of coupon_receive';
+
 CREATE FUNCTION coupon_receive(template_id bigint, user_id bigint,
                                request_id text DEFAULT NULL, source text DEFAULT 'center')
-    RETURNS TABLE (code int, outcome text, user_coupon_id bigint, receive_seq int,
-                   use_end timestamptz, repeated boolean)
+    RETURNS SETOF coupon_receive_row
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_receive';
 COMMENT ON FUNCTION coupon_receive(bigint, bigint, text, text) IS
