@@ -9,9 +9,8 @@
  * every unique index and then inserts speculatively; the claim path has looked
  * already, under the user's lock (rows.c), so only the second half is left.
  * It also leaves out the CHECK of user_coupon, whose terms hold by
- * construction here, and our own trigger, which would do nothing.  Against the
- * way through SQL this is a fifth to a quarter more claims a second
- * (bench/run claims, docs/design.md).
+ * construction here, and our own trigger, which would do nothing.  What it
+ * gains over the way through SQL is in docs/design.md.
  *
  * It is taken for a partition on which nothing needs the executor: see
  * CatalogLeaf.direct.  As soon as somebody adds a trigger, a column, a
