@@ -37,6 +37,7 @@ OBJS = \
 	src/insert.o \
 	src/journal.o \
 	src/outcome.o \
+	src/procedure.o \
 	src/query.o \
 	src/receive.o \
 	src/role.o \
