@@ -26,10 +26,12 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
+	src/args.o \
 	src/cache.o \
 	src/catalog.o \
 	src/claim.o \
 	src/coupon.o \
+	src/distribute.o \
 	src/fold.o \
 	src/guard.o \
 	src/guc.o \
@@ -42,15 +44,18 @@ OBJS = \
 	src/receive.o \
 	src/role.o \
 	src/rows.o \
+	src/stage.o \
 	src/stat.o \
 	src/stock.o \
+	src/task.o \
+	src/task_run.o \
 	src/template.o \
 	src/template_load.o \
 	src/verify.o \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet stat privileges
+PARTS = guard id outcome role template stock claim wallet task stat privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

@@ -22,8 +22,6 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -105,27 +103,6 @@ CountUndecided(const ClaimWork *work)
 	for (int i = 0; i < work->nusers; i++)
 		n += work->results[i].code == UNDECIDED;
 	return n;
-}
-
-/*
- * Whether the template can be claimed at all: the code that refuses it, or
- * OUTCOME_OK.
- */
-static int
-JudgeTemplate(const TemplateView *view, const ClaimRequest *request)
-{
-	const TemplateAttrs *attrs = &view->attrs;
-	TimestampTz now = GetCurrentStatementStartTimestamp();
-
-	if (attrs->status != TEMPLATE_PUBLISHED)
-		return OUTCOME_NOT_PUBLISHED;
-	if (attrs->open_to != request->open_to)
-		return OUTCOME_NOT_CLAIMABLE;
-	if (now >= attrs->receive_end || (attrs->has_use_end && now >= attrs->use_end))
-		return OUTCOME_ENDED;
-	if (now < attrs->receive_start)
-		return OUTCOME_NOT_STARTED;
-	return OUTCOME_OK;
 }
 
 static int32
@@ -242,31 +219,16 @@ LockAndCheckLimits(ClaimWork *work)
 	return true;
 }
 
-/* When a coupon claimed now can be used, and what else its rows share. */
+/* What the rows of this call share. */
 static void
 FillCommon(const ClaimWork *work, InsertCommon *common)
 {
-	const TemplateAttrs *attrs = &work->view.attrs;
-	TimestampTz now = GetCurrentStatementStartTimestamp();
-
 	common->template_id = work->request->template_id;
 	common->source = work->request->source;
 	common->request_id = work->request->request_id;
-	common->received_at = now;
-	common->use_start = attrs->use_start == DT_NOBEGIN ? now : attrs->use_start;
-	common->use_end = attrs->use_end;
-	if (!attrs->has_use_end)
-		common->use_end =
-			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													TimestampTzGetDatum(now),
-													IntervalPGetDatum(&attrs->use_validity)));
-	/* Months and days of opposite sign may add up to nothing. */
-	if (common->use_end <= common->use_start)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("a coupon of template %lld would end before it can be used",
-						(long long) common->template_id),
-				 errhint("Correct use_validity of the template.")));
+	common->received_at = work->request->now;
+	TemplateUseWindow(&work->view, work->request->now,
+					  &common->use_start, &common->use_end);
 }
 
 /*
@@ -375,7 +337,7 @@ TryUndecided(ClaimWork *work)
 		RefuseUndecided(work, OUTCOME_NOT_FOUND);
 		return;
 	}
-	code = JudgeTemplate(&work->view, work->request);
+	code = TemplateJudge(&work->view, work->request->open_to, work->request->now);
 	if (code != OUTCOME_OK)
 	{
 		RefuseUndecided(work, code);

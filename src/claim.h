@@ -9,15 +9,14 @@
 
 #include "template.h"
 
-#define CLAIM_MAX_REQUEST_ID 128	/* bytes */
-
 /* What is common to the users of one call. */
 typedef struct ClaimRequest
 {
 	int64		template_id;
 	const char *request_id;		/* NULL: none */
 	const char *source;			/* stored with the coupon */
-	TemplateOpenTo open_to;		/* which templates this verb may give */
+	int			open_to;		/* which templates this verb may give: a set */
+	TimestampTz now;			/* by which the windows are judged */
 	int32		limit_cap;		/* 0: the template's limit alone */
 } ClaimRequest;
 

@@ -15,6 +15,7 @@
 
 #include "guc.h"
 
+int			coupon_batch_size = 5000;
 int			coupon_gate_timeout = 10000;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
@@ -25,6 +26,17 @@ int			coupon_node_id = 0;
 void
 GucInit(void)
 {
+	DefineCustomIntVariable("coupon.batch_size",
+							"Sets how many lines or rows one transaction of a long job handles.",
+							"From 1 to 100000.",
+							&coupon_batch_size,
+							5000,
+							1,
+							100000,
+							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
+
 	DefineCustomIntVariable("coupon.gate_timeout",
 							"Sets how long a recount or a smaller total waits for open claims.",
 							"New claims of that template wait meanwhile. From 1 ms to one hour.",

@@ -90,6 +90,8 @@ static OwnerQuery newest_id = {
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_template"
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_role"
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(upto) FROM %1$s.coupon_watermark))",

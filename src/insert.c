@@ -29,6 +29,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "catalog.h"
 #include "compat.h"
@@ -45,6 +46,8 @@ static OwnerQuery insert_rows = {
 	9, {INT8ARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT8OID, TEXTOID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}
 };
+
+#define INSERT_CHUNK 1000		/* rows of a batch that are in memory twice */
 
 /* Partitions opened by one call, by hash remainder. */
 typedef struct DirectInsert
@@ -253,26 +256,24 @@ InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
  * have changed while waiting for it.
  */
 static bool
-LockForDirectInsert(const InsertRow *rows, int nrows)
+LockForDirectInsert(const bool *wanted)
 {
 	uint64		epoch;
-	bool		direct = true;
+	bool		direct;
 
 	do
 	{
 		const Catalog *cat = CatalogGet();
-		bool		locked[COUPON_PARTITIONS] = {false};
 
 		epoch = CatalogEpoch();
+		direct = true;
 		LockRelationOid(cat->coupon_table, RowExclusiveLock);
-		for (int i = 0; i < nrows; i++)
+		for (int i = 0; i < COUPON_PARTITIONS; i++)
 		{
-			int			number = CatalogLeafNumber(rows[i].user_id);
-
-			if (!locked[number])
-				LockRelationOid(cat->leaf[number].relation, RowExclusiveLock);
-			locked[number] = true;
-			direct = direct && cat->leaf[number].direct;
+			if (!wanted[i])
+				continue;
+			LockRelationOid(cat->leaf[i].relation, RowExclusiveLock);
+			direct = direct && cat->leaf[i].direct;
 		}
 		(void) CatalogGet();
 	} while (epoch != CatalogEpoch());
@@ -287,7 +288,134 @@ LockForDirectInsert(const InsertRow *rows, int nrows)
 int
 InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 {
-	if (LockForDirectInsert(rows, nrows))
+	bool		wanted[COUPON_PARTITIONS] = {false};
+
+	for (int i = 0; i < nrows; i++)
+		wanted[CatalogLeafNumber(rows[i].user_id)] = true;
+	if (LockForDirectInsert(wanted))
 		return InsertThroughLeaves(common, rows, nrows);
 	return InsertThroughSql(common, rows, nrows);
+}
+
+/*
+ * InsertLockBatch locks all partitions for InsertBatch, and tells whether it
+ * may insert directly.
+ */
+bool
+InsertLockBatch(void)
+{
+	bool		wanted[COUPON_PARTITIONS];
+
+	memset(wanted, true, sizeof(wanted));
+	return LockForDirectInsert(wanted);
+}
+
+/* Take back rows that the indexes have refused: nobody has seen them. */
+static void
+DeleteRefused(Relation rel, TupleTableSlot **slots, InsertRow *rows, int n)
+{
+	Snapshot	snapshot;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < n; i++)
+	{
+		if (!rows[i].inserted)
+			simple_table_tuple_delete(rel, &slots[i]->tts_tid, snapshot);
+	}
+	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * Insert rows of one partition: all into the table, by whole pages, and then
+ * into the indexes.  An index reports a conflict, also with a row that is not
+ * committed, and waits for nobody.
+ */
+static int
+InsertIntoLeaf(DirectInsert *direct, int number, TupleTableSlot **slots,
+			   InsertRow *rows, int n)
+{
+	ResultRelInfo *info = direct->open[number];
+	const Catalog *cat = CatalogGet();
+	int			made = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		SetColumn(direct, cat->att_id, Int64GetDatum(rows[i].coupon_id));
+		SetColumn(direct, cat->att_user_id, Int64GetDatum(rows[i].user_id));
+		SetColumn(direct, cat->att_receive_seq, Int32GetDatum(rows[i].receive_seq));
+		ExecClearTuple(slots[i]);
+		memcpy(slots[i]->tts_values, direct->values, sizeof(direct->values));
+		memcpy(slots[i]->tts_isnull, direct->nulls, sizeof(direct->nulls));
+		ExecStoreVirtualTuple(slots[i]);
+	}
+	direct->estate->es_output_cid = GetCurrentCommandId(true);
+	table_multi_insert(info->ri_RelationDesc, slots, n,
+					   direct->estate->es_output_cid, 0, NULL);
+	for (int i = 0; i < n; i++)
+	{
+		bool		conflict = false;
+
+		(void) CompatExecInsertIndexTuples(info, slots[i], direct->estate, &conflict);
+		ResetPerTupleExprContext(direct->estate);
+		rows[i].inserted = !conflict;
+		made += !conflict;
+	}
+	if (made < n)
+		DeleteRefused(info->ri_RelationDesc, slots, rows, n);
+	return made;
+}
+
+static int
+InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
+{
+	DirectInsert direct = {0};
+	TupleTableSlot *slots[INSERT_CHUNK];
+	int			made = 0;
+	int			n;
+
+	PreventCommandIfReadOnly("coupon distribution");
+	direct.estate = CreateExecutorState();
+	SetCommonColumns(&direct, common);
+	/* All partitions have the same columns: see CatalogLeaf.direct. */
+	OpenLeaf(&direct, 0);
+	for (int i = 0; i < Min(nrows, INSERT_CHUNK); i++)
+		slots[i] = MakeSingleTupleTableSlot(direct.slot[0]->tts_tupleDescriptor,
+											&TTSOpsVirtual);
+
+	for (int done = 0; done < nrows; done += n)
+	{
+		int			number = CatalogLeafNumber(rows[done].user_id);
+
+		for (n = 1; n < INSERT_CHUNK && done + n < nrows &&
+			 CatalogLeafNumber(rows[done + n].user_id) == number; n++)
+			;
+		if (direct.open[number] == NULL)
+			OpenLeaf(&direct, number);
+		CHECK_FOR_INTERRUPTS();
+		made += InsertIntoLeaf(&direct, number, slots, rows + done, n);
+	}
+	for (int i = 0; i < Min(nrows, INSERT_CHUNK); i++)
+		ExecDropSingleTupleTableSlot(slots[i]);
+	CloseLeaves(&direct);
+	CommandCounterIncrement();
+	return made;
+}
+
+/*
+ * InsertBatch is InsertCoupons for many rows, ordered by partition.  It never
+ * waits for a row that another transaction has inserted, except where rows go
+ * through SQL.  InsertLockBatch was called before and has told whether direct.
+ */
+int
+InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
+{
+	int			made = 0;
+
+	if (direct)
+		return InsertBatchDirectly(common, rows, nrows);
+	for (int done = 0; done < nrows; done += INSERT_CHUNK)
+		made += InsertThroughSql(common, rows + done,
+								 Min(nrows - done, INSERT_CHUNK));
+	return made;
 }

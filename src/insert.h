@@ -28,6 +28,9 @@ typedef struct InsertRow
 } InsertRow;
 
 extern int	InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows);
+extern bool InsertLockBatch(void);
+extern int	InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows,
+						bool direct);
 extern bool InsertIsRunning(void);
 
 #endif							/* COUPON_INSERT_H */

@@ -25,9 +25,9 @@ typedef struct Outcome
 } Outcome;
 
 static const Outcome outcomes[] = {
-	[OUTCOME_OK] = {"ok", "receive,redeem", false,
+	[OUTCOME_OK] = {"ok", "receive,redeem,task", false,
 	"You have received the coupon.", "领取成功"},
-	[OUTCOME_NOT_FOUND] = {"not_found", "receive", false,
+	[OUTCOME_NOT_FOUND] = {"not_found", "receive,task", false,
 	"This coupon does not exist.", "优惠券不存在"},
 	[OUTCOME_OUT_OF_STOCK] = {"out_of_stock", "receive,redeem", true,
 	"All coupons have been claimed.", "优惠券已抢光"},
@@ -47,6 +47,10 @@ static const Outcome outcomes[] = {
 	"This code has been used.", "兑换码已被使用"},
 	[OUTCOME_THROTTLED] = {"throttled", "redeem", true,
 	"Too many attempts. Please try again later.", "尝试次数过多，请稍后再试"},
+	[OUTCOME_WRONG_STATE] = {"wrong_state", "task", false,
+	"The task is not in a state that allows this.", "任务当前状态不允许此操作"},
+	[OUTCOME_EMPTY] = {"empty", "task", true,
+	"The file has no lines.", "文件中没有数据"},
 };
 
 StaticAssertDecl(lengthof(outcomes) == OUTCOME_COUNT,

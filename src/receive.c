@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "access/tupdesc.h"
 #include "catalog/pg_type.h"
@@ -21,6 +20,7 @@
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
+#include "args.h"
 #include "claim.h"
 #include "errors.h"
 #include "outcome.h"
@@ -45,45 +45,6 @@ static OwnerQuery registration_templates = {
 	2, {TIMESTAMPTZOID, INT8ARRAYOID}
 };
 
-static void
-CheckNotNull(FunctionCallInfo fcinfo, int arg, const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("%s must not be null", name)));
-}
-
-static void
-CheckUserId(int64 user_id)
-{
-	if (user_id <= 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("user id %lld is not positive", (long long) user_id)));
-}
-
-/* Returns the request id as a C string, NULL where there is none. */
-static const char *
-GetRequestId(FunctionCallInfo fcinfo, int arg)
-{
-	text	   *value;
-	Size		length;
-
-	if (PG_NARGS() <= arg || PG_ARGISNULL(arg))
-		return NULL;
-	/* The raw size tells the length without fetching a megabyte. */
-	length = toast_raw_datum_size(PG_GETARG_DATUM(arg)) - VARHDRSZ;
-	if (length == 0 || length > CLAIM_MAX_REQUEST_ID)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("request id of %zu bytes", length),
-				 errdetail("It must have 1 to %d bytes.", CLAIM_MAX_REQUEST_ID),
-				 errhint("Use a UUID, or NULL for none.")));
-	value = PG_GETARG_TEXT_PP(arg);
-	return text_to_cstring(value);
-}
-
 /* The sources that a caller may name; the others belong to verbs of theirs. */
 static const char *
 GetSource(FunctionCallInfo fcinfo, int arg)
@@ -92,7 +53,7 @@ GetSource(FunctionCallInfo fcinfo, int arg)
 	text	   *given;
 	int			length;
 
-	CheckNotNull(fcinfo, arg, "source");
+	ArgRequire(fcinfo, arg, "source");
 	given = PG_GETARG_TEXT_PP(arg);
 	length = VARSIZE_ANY_EXHDR(given);
 	for (int i = 0; i < lengthof(sources); i++)
@@ -162,14 +123,15 @@ coupon_receive(PG_FUNCTION_ARGS)
 	Datum		values[6];
 	bool		nulls[6];
 
-	CheckNotNull(fcinfo, 0, "template_id");
-	CheckNotNull(fcinfo, 1, "user_id");
+	ArgRequire(fcinfo, 0, "template_id");
+	ArgRequire(fcinfo, 1, "user_id");
 	request.template_id = PG_GETARG_INT64(0);
 	user_id = PG_GETARG_INT64(1);
-	CheckUserId(user_id);
-	request.request_id = GetRequestId(fcinfo, 2);
+	ArgCheckUserId(user_id);
+	request.request_id = ArgRequestId(fcinfo, 2);
 	request.source = GetSource(fcinfo, 3);
-	request.open_to = TEMPLATE_ANYONE;
+	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE);
+	request.now = GetCurrentStatementStartTimestamp();
 
 	ClaimCoupons(&request, &user_id, 1, &result);
 
@@ -211,7 +173,7 @@ GetUserIds(ArrayType *array, int *nusers)
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("user_ids must not contain nulls")));
 		users[i] = DatumGetInt64(elements[i]);
-		CheckUserId(users[i]);
+		ArgCheckUserId(users[i]);
 	}
 	qsort(users, n, sizeof(int64), CompareUserIds);
 	for (int i = 0; i < n; i++)
@@ -236,13 +198,14 @@ coupon_receive_many(PG_FUNCTION_ARGS)
 	int64	   *users;
 	int			nusers;
 
-	CheckNotNull(fcinfo, 0, "template_id");
-	CheckNotNull(fcinfo, 1, "user_ids");
+	ArgRequire(fcinfo, 0, "template_id");
+	ArgRequire(fcinfo, 1, "user_ids");
 	request.template_id = PG_GETARG_INT64(0);
 	users = GetUserIds(PG_GETARG_ARRAYTYPE_P(1), &nusers);
 	request.source = GetSource(fcinfo, 2);
-	request.request_id = GetRequestId(fcinfo, 3);
-	request.open_to = TEMPLATE_ANYONE;
+	request.request_id = ArgRequestId(fcinfo, 3);
+	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE);
+	request.now = GetCurrentStatementStartTimestamp();
 
 	InitMaterializedSRF(fcinfo, 0);
 	results = MemoryContextAllocHuge(CurrentMemoryContext,
@@ -299,9 +262,9 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 	int64	   *templates;
 	int			ntemplates;
 
-	CheckNotNull(fcinfo, 0, "user_id");
+	ArgRequire(fcinfo, 0, "user_id");
 	user_id = PG_GETARG_INT64(0);
-	CheckUserId(user_id);
+	ArgCheckUserId(user_id);
 	TemplateRequirePreload();
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -316,7 +279,8 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 		request.template_id = templates[i];
 		request.request_id = NEW_USER_REQUEST;
 		request.source = "registration";
-		request.open_to = TEMPLATE_REGISTRATION;
+		request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_REGISTRATION);
+		request.now = GetCurrentStatementStartTimestamp();
 		request.limit_cap = 1;
 		ClaimCoupons(&request, &user_id, 1, &result);
 

@@ -142,6 +142,67 @@ AddRow(const Catalog *cat, TupleTableSlot *slot, const char *request_id,
 	return false;
 }
 
+/* Many probes of one partition share what opening it costs. */
+struct RowsLeaf
+{
+	RowScan		scan;
+	SnapshotData dirty;			/* the scan points to it */
+};
+
+static void
+SetUserKeys(ScanKey keys, int64 template_id, int64 user_id)
+{
+	KeyInt8(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
+	KeyInt8(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, user_id);
+}
+
+/*
+ * With the partition locked, what the catalog says of its index stays.  The
+ * lock goes with the scan: the insert takes its locks in the order in which
+ * DDL does, the parent's first.
+ */
+static void
+OpenLeaf(RowsLeaf *leaf, int number, ScanKey keys)
+{
+	Relation	heap = table_open(CatalogGet()->leaf[number].relation,
+								  AccessShareLock);
+
+	InitDirtySnapshot(leaf->dirty);
+	BeginScan(&leaf->scan, heap, CatalogGet()->leaf[number].user_index,
+			  &leaf->dirty, keys, 2);
+}
+
+/* Add up the rows of the scan; see RowsProbe. */
+static void
+ReadUserRows(RowsLeaf *leaf, const char *request_id, RowsOfUser *rows,
+			 RowsOpenClaim *open)
+{
+	const Catalog *cat = CatalogGet();
+
+	memset(rows, 0, sizeof(*rows));
+	if (open != NULL)
+		open->xid = InvalidTransactionId;
+	while (NextRow(&leaf->scan, BackwardScanDirection))
+	{
+		if (!TransactionIdIsValid(leaf->dirty.xmin))
+		{
+			/* A row that an open transaction is deleting still counts. */
+			if (!AddRow(cat, leaf->scan.slot, request_id, rows))
+				break;
+		}
+
+		/*
+		 * Of a row being updated the old version is alive, and counted.
+		 */
+		else if (open != NULL && !IsUpdatedVersion(leaf->scan.slot))
+		{
+			open->xid = leaf->dirty.xmin;
+			open->speculative_token = leaf->dirty.speculativeToken;
+			break;
+		}
+	}
+}
+
 /*
  * RowsProbe finds how many coupons of a template a user has had, and the one
  * claimed with this request id (NULL: do not look).
@@ -158,48 +219,46 @@ void
 RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 		  RowsOfUser *rows, RowsOpenClaim *open)
 {
-	int			leaf = CatalogLeafNumber(user_id);
-	const Catalog *cat;
-	Relation	heap;
-	SnapshotData dirty;
 	ScanKeyData keys[2];
-	RowScan		rs;
+	RowsLeaf	leaf;
 
-	memset(rows, 0, sizeof(*rows));
-	if (open != NULL)
-		open->xid = InvalidTransactionId;
-	KeyInt8(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
-	KeyInt8(&keys[1], 2, BTEqualStrategyNumber, F_INT8EQ, user_id);
-	InitDirtySnapshot(dirty);
+	SetUserKeys(keys, template_id, user_id);
+	OpenLeaf(&leaf, CatalogLeafNumber(user_id), keys);
+	ReadUserRows(&leaf, request_id, rows, open);
+	EndScan(&leaf.scan);
+}
 
-	/*
-	 * With the partition locked, what the catalog says of its index stays.
-	 * The lock goes with the scan: the insert takes its locks in the order in
-	 * which DDL does, the parent's first.
-	 */
-	heap = table_open(CatalogGet()->leaf[leaf].relation, AccessShareLock);
-	cat = CatalogGet();
-	BeginScan(&rs, heap, cat->leaf[leaf].user_index, &dirty, keys, 2);
-	while (NextRow(&rs, BackwardScanDirection))
-	{
-		if (!TransactionIdIsValid(dirty.xmin))
-		{
-			/* A row that an open transaction is deleting still counts. */
-			if (!AddRow(cat, rs.slot, request_id, rows))
-				break;
-		}
+/*
+ * RowsOpenLeaf opens a partition for RowsProbeLeaf, which is RowsProbe for one
+ * of its users; RowsCloseLeaf closes it.
+ */
+RowsLeaf *
+RowsOpenLeaf(int number)
+{
+	RowsLeaf   *leaf = palloc(sizeof(RowsLeaf));
+	ScanKeyData keys[2];
 
-		/*
-		 * Of a row being updated the old version is alive, and counted.
-		 */
-		else if (open != NULL && !IsUpdatedVersion(rs.slot))
-		{
-			open->xid = dirty.xmin;
-			open->speculative_token = dirty.speculativeToken;
-			break;
-		}
-	}
-	EndScan(&rs);
+	SetUserKeys(keys, 0, 0);
+	OpenLeaf(leaf, number, keys);
+	return leaf;
+}
+
+void
+RowsProbeLeaf(RowsLeaf *leaf, int64 template_id, int64 user_id,
+			  const char *request_id, RowsOfUser *rows, RowsOpenClaim *open)
+{
+	ScanKeyData keys[2];
+
+	SetUserKeys(keys, template_id, user_id);
+	index_rescan(leaf->scan.scan, keys, 2, NULL, 0);
+	ReadUserRows(leaf, request_id, rows, open);
+}
+
+void
+RowsCloseLeaf(RowsLeaf *leaf)
+{
+	EndScan(&leaf->scan);
+	pfree(leaf);
 }
 
 /*

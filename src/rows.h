@@ -26,8 +26,16 @@ typedef struct RowsOpenClaim
 	uint32		speculative_token;
 } RowsOpenClaim;
 
+/* An open partition, for many probes. */
+typedef struct RowsLeaf RowsLeaf;
+
 extern void RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 					  RowsOfUser *rows, RowsOpenClaim *open);
+extern RowsLeaf *RowsOpenLeaf(int number);
+extern void RowsProbeLeaf(RowsLeaf *leaf, int64 template_id, int64 user_id,
+						  const char *request_id, RowsOfUser *rows,
+						  RowsOpenClaim *open);
+extern void RowsCloseLeaf(RowsLeaf *leaf);
 extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);

@@ -11,13 +11,16 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "cache.h"
 #include "catalog.h"
 #include "errors.h"
 #include "journal.h"
+#include "outcome.h"
 #include "template.h"
 
 StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
@@ -147,6 +150,51 @@ TemplateFetch(int64 template_id, TemplateView *view)
 			return false;
 		}
 	}
+}
+
+/*
+ * TemplateJudge tells whether the template can be had at that moment by a verb
+ * that may give this set of templates: OUTCOME_OK, or the code that refuses.
+ */
+int
+TemplateJudge(const TemplateView *view, int open_to, TimestampTz now)
+{
+	const TemplateAttrs *attrs = &view->attrs;
+
+	if (attrs->status != TEMPLATE_PUBLISHED)
+		return OUTCOME_NOT_PUBLISHED;
+	if ((TEMPLATE_OPEN_TO(attrs->open_to) & open_to) == 0)
+		return OUTCOME_NOT_CLAIMABLE;
+	if (now >= attrs->receive_end || (attrs->has_use_end && now >= attrs->use_end))
+		return OUTCOME_ENDED;
+	if (now < attrs->receive_start)
+		return OUTCOME_NOT_STARTED;
+	return OUTCOME_OK;
+}
+
+/*
+ * TemplateUseWindow tells when a coupon received at that moment can be used.
+ */
+void
+TemplateUseWindow(const TemplateView *view, TimestampTz now,
+				  TimestampTz *use_start, TimestampTz *use_end)
+{
+	const TemplateAttrs *attrs = &view->attrs;
+
+	*use_start = attrs->use_start == DT_NOBEGIN ? now : attrs->use_start;
+	*use_end = attrs->use_end;
+	if (!attrs->has_use_end)
+		*use_end =
+			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+													TimestampTzGetDatum(now),
+													IntervalPGetDatum(&attrs->use_validity)));
+	/* Months and days of opposite sign may add up to nothing. */
+	if (*use_end <= *use_start)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a coupon of template %lld would end before it can be used",
+						(long long) view->key.template_id),
+				 errhint("Correct use_validity of the template.")));
 }
 
 /*

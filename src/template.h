@@ -28,6 +28,8 @@ typedef enum TemplateOpenTo
 	TEMPLATE_CODE
 } TemplateOpenTo;
 
+#define TEMPLATE_OPEN_TO(who)	(1 << (who))	/* element of a set of them */
+
 /* The columns that a claim needs; lives in the payload of a cache entry. */
 typedef struct TemplateAttrs
 {
@@ -66,6 +68,9 @@ typedef struct TemplateView
 extern bool TemplateFetch(int64 template_id, TemplateView *view);
 extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 								   int64 *got);
+extern int	TemplateJudge(const TemplateView *view, int open_to, TimestampTz now);
+extern void TemplateUseWindow(const TemplateView *view, TimestampTz now,
+							  TimestampTz *use_start, TimestampTz *use_end);
 extern void TemplateWait(const TemplateView *view, StockResult reason);
 extern void TemplateCountRefusals(const TemplateView *view, int code, int64 n);
 extern bool TemplateRecount(int64 template_id);

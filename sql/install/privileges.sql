@@ -4,6 +4,10 @@ SELECT pg_extension_config_dump('coupon_template', '');
 SELECT pg_extension_config_dump('coupon_stock', '');
 SELECT pg_extension_config_dump('coupon_watermark', '');
 SELECT pg_extension_config_dump('coupon_role', '');
+SELECT pg_extension_config_dump('coupon_task', '');
+SELECT pg_extension_config_dump('coupon_task_batch', '');
+SELECT pg_extension_config_dump('coupon_task_put_off', '');
+SELECT pg_extension_config_dump('coupon_task_failure', '');
 DO $$
 BEGIN
     FOR i IN 0..31 LOOP
@@ -19,7 +23,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     RETURNS TABLE (object text, privileges text)
     LANGUAGE sql STABLE
     AS $$
-    SELECT format('FUNCTION %s', p.oid::regprocedure), 'EXECUTE'
+    SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE'
     FROM pg_proc p
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
@@ -28,9 +32,11 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                'coupon_wallet_count'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user'))
-           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold'))
+           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
+               'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
+               'coupon_task_run_due'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state')))
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stuck')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                     AND d.deptype = 'e' AND e.extname = 'coupon')
@@ -39,7 +45,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE kind = 'operator'
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
-    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_health']) AS v
+    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_health',
+                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
@@ -121,7 +128,7 @@ BEGIN
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                              AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', r.f);
+        EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', r.f);
     END LOOP;
 END
 $$;

@@ -1,0 +1,25 @@
+/*
+ * distribute.h
+ *		Give coupons to the users of one batch of a task.
+ */
+#ifndef COUPON_DISTRIBUTE_H
+#define COUPON_DISTRIBUTE_H
+
+#include "rows.h"
+#include "task.h"
+
+typedef enum DistributeResult
+{
+	DISTRIBUTE_DONE,			/* some lines were handled */
+	DISTRIBUTE_NOTHING,			/* no such lines are left */
+	DISTRIBUTE_BUSY,			/* others are at the lines that are left */
+	DISTRIBUTE_WAIT,			/* a user's own claim is open */
+	DISTRIBUTE_REFUSED			/* the template gives nothing: see code */
+} DistributeResult;
+
+extern DistributeResult DistributeBatch(const Task *task, int *code);
+extern DistributeResult DistributePutOff(const Task *task, RowsOpenClaim *open,
+										 int *code);
+extern void DistributeWaitForOthers(int64 task_id);
+
+#endif							/* COUPON_DISTRIBUTE_H */

@@ -1,0 +1,222 @@
+/*
+ * stage.c
+ *		The stage table of a task: the lines of its file.
+ *
+ * Each task has a table of its own, coupon_stage_<task>, so that loading one
+ * locks nobody else and dropping it costs nothing.  user_id is text: a bad line
+ * must not fail the COPY.  "line" numbers the lines in the order in which they
+ * came, with gaps where a COPY failed.
+ *
+ * Sealing divides the lines into batches (coupon_task_batch), each a range of
+ * "line" with the number of its first record; so a record's number is that plus
+ * its place in the batch, whatever gaps there are.  A BRIN index on "line"
+ * finds a batch: the lines lie in this order, or nearly so, and building it
+ * costs one read of the table.  Nothing depends on where rows lie: a dump and
+ * restore, or a VACUUM FULL, may come in between.
+ *
+ * A statement that writes to the stage locks the row of the task for share and
+ * looks at its state; sealing locks it for update.  So sealing waits for those
+ * who are loading, and nothing enters a file that is sealed.
+ *
+ * The stage belongs to the extension as a table, not as a member: members are
+ * not dumped with their rows.  DROP EXTENSION drops it.
+ *
+ * All functions run between QueryBegin and QueryEnd, as the owner.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+#include "catalog.h"
+#include "errors.h"
+#include "query.h"
+#include "stage.h"
+
+PG_FUNCTION_INFO_V1(coupon_stage_guard);
+
+#define STAGE_PREFIX "coupon_stage_"
+
+static OwnerQuery state_for_share = {
+	"SELECT state FROM %1$s.coupon_task"
+	" WHERE id OPERATOR(pg_catalog.=) $1 FOR SHARE",
+	1, {INT8OID}
+};
+
+/* "schema.coupon_stage_42", quoted. */
+static char *
+StageName(int64 task_id)
+{
+	return psprintf("%s." STAGE_PREFIX INT64_FORMAT,
+					quote_identifier(CatalogGet()->schema), task_id);
+}
+
+static void
+Execute(const char *command, int expected)
+{
+	int			rc = SPI_execute(command, false, 0);
+
+	if (rc != expected)
+		elog(ERROR, "command \"%s\" failed: %s", command,
+			 SPI_result_code_string(rc));
+}
+
+/*
+ * StageOid returns the stage table of a task, InvalidOid where it has none.
+ */
+Oid
+StageOid(int64 task_id)
+{
+	char	   *name = psprintf(STAGE_PREFIX INT64_FORMAT, task_id);
+
+	return get_relname_relid(name, get_namespace_oid(CatalogGet()->schema, false));
+}
+
+/*
+ * StageCreate creates the stage table of a task and lets a role load it.
+ */
+void
+StageCreate(int64 task_id, Oid loader)
+{
+	char	   *name = StageName(task_id);
+	ObjectAddress table;
+	ObjectAddress extension;
+
+	Execute(psprintf("CREATE TABLE %s (user_id text,"
+					 " line bigint GENERATED ALWAYS AS IDENTITY)", name),
+			SPI_OK_UTILITY);
+	Execute(psprintf("COMMENT ON TABLE %s IS"
+					 " 'lines of task " INT64_FORMAT ", dropped when it has ended'",
+					 name, task_id), SPI_OK_UTILITY);
+	Execute(psprintf("CREATE TRIGGER zz_coupon_stage_guard"
+					 " BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s"
+					 " FOR EACH STATEMENT EXECUTE FUNCTION %s.coupon_stage_guard(" INT64_FORMAT ")",
+					 name, quote_identifier(CatalogGet()->schema), task_id),
+			SPI_OK_UTILITY);
+	if (loader != CatalogGet()->owner)
+		Execute(psprintf("GRANT SELECT, INSERT (user_id), DELETE, TRUNCATE ON %s TO %s",
+						 name, quote_identifier(GetUserNameFromId(loader, false))),
+				SPI_OK_UTILITY);
+
+	ObjectAddressSet(table, RelationRelationId, StageOid(task_id));
+	ObjectAddressSet(extension, ExtensionRelationId,
+					 get_extension_oid("coupon", false));
+	recordDependencyOn(&table, &extension, DEPENDENCY_AUTO);
+}
+
+/*
+ * StageDrop drops the stage table of a task, if it is there.
+ */
+void
+StageDrop(int64 task_id)
+{
+	if (OidIsValid(StageOid(task_id)))
+		Execute(psprintf("DROP TABLE %s", StageName(task_id)), SPI_OK_UTILITY);
+}
+
+/* Memory for sorting ten million numbers; given back with the GUC level. */
+static int
+BeginSealing(void)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	(void) set_config_option("work_mem", "64MB", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("maintenance_work_mem", "64MB", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return nestlevel;
+}
+
+/*
+ * StageSeal divides the lines into batches and returns how many lines there
+ * are.  The row of the task is locked for update.
+ */
+int64
+StageSeal(int64 task_id, int64 first_row, int batch_size)
+{
+	char	   *name = StageName(task_id);
+	int			nestlevel = BeginSealing();
+	int64		lines;
+	bool		isnull;
+
+	Execute(psprintf("WITH made AS ("
+					 " INSERT INTO %s.coupon_task_batch"
+					 " (task_id, batch, first_line, last_line, first_row, lines)"
+					 " SELECT " INT64_FORMAT ", s.batch OPERATOR(pg_catalog.+) 1,"
+					 " pg_catalog.min(s.line), pg_catalog.max(s.line),"
+					 " " INT64_FORMAT " OPERATOR(pg_catalog.+) (s.batch OPERATOR(pg_catalog.*) %d),"
+					 " pg_catalog.count(*)"
+					 " FROM (SELECT line, (pg_catalog.row_number() OVER (ORDER BY line)"
+					 "   OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) %d AS batch FROM %s) s"
+					 " GROUP BY s.batch RETURNING lines)"
+					 " SELECT COALESCE(pg_catalog.sum(lines), 0)::bigint FROM made",
+					 quote_identifier(CatalogGet()->schema), task_id, first_row,
+					 batch_size, batch_size, name), SPI_OK_SELECT);
+	lines = DatumGetInt64(QueryValue(0, 1, &isnull));
+	if (lines > 0)
+		Execute(psprintf("CREATE INDEX ON %s USING brin (line) WITH (pages_per_range = 16)",
+						 name), SPI_OK_UTILITY);
+	AtEOXact_GUC(false, nestlevel);
+	return lines;
+}
+
+/*
+ * StageRead fetches (line, user_id) of a batch into SPI_tuptable, in no
+ * certain order, and returns their number.
+ */
+uint64
+StageRead(int64 task_id, int64 first_line, int64 last_line)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	/* Without statistics the planner may prefer to read the whole file. */
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	Execute(psprintf("SELECT line, user_id FROM %s"
+					 " WHERE line OPERATOR(pg_catalog.>=) " INT64_FORMAT "::bigint"
+					 " AND line OPERATOR(pg_catalog.<=) " INT64_FORMAT "::bigint",
+					 StageName(task_id), first_line, last_line), SPI_OK_SELECT);
+	AtEOXact_GUC(false, nestlevel);
+	return SPI_processed;
+}
+
+/*
+ * coupon_stage_guard(task_id): on a stage table, BEFORE each statement.
+ */
+Datum
+coupon_stage_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	QueryScope	scope;
+	Datum		task_id;
+	bool		isnull;
+	bool		draft;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || trigger->tg_trigger->tgnargs != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function can only be called as a trigger of a stage table")));
+
+	task_id = DirectFunctionCall1(int8in,
+								  CStringGetDatum(trigger->tg_trigger->tgargs[0]));
+	QueryBegin(&scope);
+	draft = QueryRun(&state_for_share, &task_id, NULL) == 1 &&
+		strcmp(TextDatumGetCString(QueryValue(0, 1, &isnull)), "draft") == 0;
+	QueryEnd(&scope);
+	if (!draft)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("the file of task %lld is sealed", (long long) DatumGetInt64(task_id)),
+				 errhint("Create another task with coupon_task_create.")));
+	return PointerGetDatum(NULL);
+}

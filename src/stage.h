@@ -1,0 +1,16 @@
+/*
+ * stage.h
+ *		The stage table of a task: the lines of its file.
+ */
+#ifndef COUPON_STAGE_H
+#define COUPON_STAGE_H
+
+#include "executor/spi.h"
+
+extern Oid	StageOid(int64 task_id);
+extern void StageCreate(int64 task_id, Oid loader);
+extern void StageDrop(int64 task_id);
+extern int64 StageSeal(int64 task_id, int64 first_row, int batch_size);
+extern uint64 StageRead(int64 task_id, int64 first_line, int64 last_line);
+
+#endif							/* COUPON_STAGE_H */

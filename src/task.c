@@ -1,0 +1,449 @@
+/*
+ * task.c
+ *		Distribution tasks: their rows, states and verbs.
+ *
+ *		draft ── submit ──► pending ── send_at ──► in_progress ──► success
+ *		  │                   ▲ │                    │   │
+ *		  │            submit │ │                    │   └── template gone, over …
+ *		  │                 failed ◄─────────────────│──────────┘
+ *		  └───────────────────┴─┴──── cancel ────────┴──► cancelled
+ *
+ * Who changes a state holds the row of the task for update; who handles a
+ * batch, or loads the stage, holds it for share.  So a cancel waits for the
+ * batches that are running, at most one per runner, and no other begins.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "args.h"
+#include "errors.h"
+#include "guc.h"
+#include "outcome.h"
+#include "query.h"
+#include "role.h"
+#include "stage.h"
+#include "task.h"
+#include "template.h"
+
+PG_FUNCTION_INFO_V1(coupon_task_create);
+PG_FUNCTION_INFO_V1(coupon_task_submit);
+PG_FUNCTION_INFO_V1(coupon_task_cancel);
+
+static const char *const state_names[] = {
+	[TASK_DRAFT] = "draft",
+	[TASK_PENDING] = "pending",
+	[TASK_IN_PROGRESS] = "in_progress",
+	[TASK_SUCCESS] = "success",
+	[TASK_FAILED] = "failed",
+	[TASK_CANCELLED] = "cancelled",
+};
+
+static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
+
+#define READ_TASK \
+	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts" \
+	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1" \
+	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))"
+
+static OwnerQuery read_for_share = {
+	READ_TASK " FOR SHARE", 2, {INT8OID, INT8ARRAYOID}
+};
+
+static OwnerQuery read_for_update = {
+	READ_TASK " FOR UPDATE", 2, {INT8OID, INT8ARRAYOID}
+};
+
+static OwnerQuery insert_task = {
+	"INSERT INTO %1$s.coupon_task"
+	" (name, template_id, shop_number, notify, first_row, request_id)"
+	" VALUES ($1, $2, $3, $4, $5, $6)"
+	" ON CONFLICT (request_id) DO NOTHING RETURNING id",
+	6, {TEXTOID, INT8OID, INT8OID, TEXTARRAYOID, INT8OID, TEXTOID}
+};
+
+static OwnerQuery task_of_request = {
+	"SELECT id FROM %1$s.coupon_task WHERE request_id OPERATOR(pg_catalog.=) $1"
+	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
+	2, {TEXTOID, INT8ARRAYOID}
+};
+
+static OwnerQuery make_pending = {
+	"UPDATE %1$s.coupon_task SET state = 'pending', lines = $2, send_at = $3,"
+	" submitted_at = pg_catalog.clock_timestamp(), fail_reason = NULL,"
+	" attempts = 0, last_error = NULL, retry_at = NULL, finished_at = NULL"
+	" WHERE id OPERATOR(pg_catalog.=) $1",
+	3, {INT8OID, INT8OID, TIMESTAMPTZOID}
+};
+
+static OwnerQuery end_task = {
+	"UPDATE %1$s.coupon_task t SET state = $2, issued = n.issued, failed = n.failed,"
+	" finished_at = pg_catalog.clock_timestamp(), retry_at = NULL"
+	" FROM (SELECT COALESCE(pg_catalog.sum(b.issued), 0)::bigint AS issued,"
+	"   COALESCE(pg_catalog.sum(b.failed), 0)::bigint AS failed"
+	"   FROM %1$s.coupon_task_batch b WHERE b.task_id OPERATOR(pg_catalog.=) $1) n"
+	" WHERE t.id OPERATOR(pg_catalog.=) $1",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery delete_batches = {
+	"DELETE FROM %1$s.coupon_task_batch WHERE task_id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+static OwnerQuery delete_put_off = {
+	"DELETE FROM %1$s.coupon_task_put_off WHERE task_id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+static OwnerQuery fail_task = {
+	"UPDATE %1$s.coupon_task SET state = 'failed', fail_reason = $2,"
+	" finished_at = pg_catalog.clock_timestamp()"
+	" WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND state IN ('pending', 'in_progress')",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery task_totals = {
+	"SELECT COALESCE(t.issued, pg_catalog.sum(b.issued), 0)::bigint,"
+	" COALESCE(t.failed, pg_catalog.sum(b.failed), 0)::bigint"
+	" FROM %1$s.coupon_task t LEFT JOIN %1$s.coupon_task_batch b"
+	"   ON b.task_id OPERATOR(pg_catalog.=) t.id"
+	" WHERE t.id OPERATOR(pg_catalog.=) $1 GROUP BY t.id",
+	1, {INT8OID}
+};
+
+/*
+ * TaskStateName returns the name of a state.
+ */
+const char *
+TaskStateName(TaskState state)
+{
+	return state_names[state];
+}
+
+static TaskState
+StateOfName(const char *name)
+{
+	for (int i = 0; i < lengthof(state_names); i++)
+	{
+		if (strcmp(state_names[i], name) == 0)
+			return (TaskState) i;
+	}
+	elog(ERROR, "unknown state \"%s\" of a task", name);
+}
+
+/*
+ * TaskRead reads and locks the row of a task; false where there is none, or
+ * the current user is bound to another shop.
+ */
+bool
+TaskRead(int64 task_id, TaskLock lock, Task *task)
+{
+	Datum		args[2];
+	char		nulls[2] = {' ', ' '};
+	QueryScope	scope;
+	bool		isnull;
+	bool		found;
+
+	args[0] = Int64GetDatum(task_id);
+	RoleBoundShops(&args[1], &nulls[1]);
+	QueryBegin(&scope);
+	found = QueryRun(lock == TASK_FOR_UPDATE ? &read_for_update : &read_for_share,
+					 args, nulls) == 1;
+	if (found)
+	{
+		task->id = task_id;
+		task->state = StateOfName(TextDatumGetCString(QueryValue(0, 1, &isnull)));
+		task->template_id = DatumGetInt64(QueryValue(0, 2, &isnull));
+		task->first_row = DatumGetInt64(QueryValue(0, 3, &isnull));
+		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
+		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
+	}
+	QueryEnd(&scope);
+	return found;
+}
+
+/*
+ * TaskEnd ends a task for good: its totals stay, its lines go.  The row is
+ * locked for update.
+ */
+void
+TaskEnd(int64 task_id, TaskState state)
+{
+	Datum		args[2];
+	QueryScope	scope;
+
+	QueryBegin(&scope);
+	args[0] = Int64GetDatum(task_id);
+	args[1] = CStringGetTextDatum(TaskStateName(state));
+	QueryRun(&end_task, args, NULL);
+	QueryRun(&delete_batches, args, NULL);
+	QueryRun(&delete_put_off, args, NULL);
+	StageDrop(task_id);
+	QueryEnd(&scope);
+}
+
+/*
+ * TaskFail stops a task for a reason that somebody has to look at; what is
+ * left of it can be submitted again.
+ */
+void
+TaskFail(int64 task_id, const char *reason)
+{
+	Datum		args[2];
+	QueryScope	scope;
+
+	QueryBegin(&scope);
+	args[0] = Int64GetDatum(task_id);
+	args[1] = CStringGetTextDatum(reason);
+	QueryRun(&fail_task, args, NULL);
+	QueryEnd(&scope);
+}
+
+static void
+PutRow(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* The shop of the template, for which this user must be allowed to act. */
+static Datum
+ShopOfTemplate(int64 template_id, char *null)
+{
+	TemplateView view;
+
+	if (!TemplateFetchAnywhere(template_id, &view) ||
+		!RoleSeesShop(view.attrs.has_shop, view.attrs.shop_number))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("template %lld does not exist", (long long) template_id)));
+	*null = view.attrs.has_shop ? ' ' : 'n';
+	return Int64GetDatum(view.attrs.shop_number);
+}
+
+static void
+CheckChannels(ArrayType *notify)
+{
+	Datum	   *elements;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(notify, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		const char *name = nulls[i] ? "NULL" : TextDatumGetCString(elements[i]);
+		bool		known = false;
+
+		for (int c = 0; c < lengthof(channels) && !known; c++)
+			known = strcmp(name, channels[c]) == 0;
+		if (!known)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+					 errmsg("\"%s\" is not a channel", name),
+					 errhint("Use sms, email, app, ch3 or ch4.")));
+	}
+}
+
+static void
+CheckCreateArguments(FunctionCallInfo fcinfo)
+{
+	ArgRequire(fcinfo, 0, "name");
+	ArgRequire(fcinfo, 1, "template_id");
+	ArgRequire(fcinfo, 2, "notify");
+	ArgRequire(fcinfo, 3, "first_row");
+	if (VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0)) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("name must not be empty")));
+	if (PG_GETARG_INT64(3) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("first row %lld is not positive", (long long) PG_GETARG_INT64(3)),
+				 errhint("1 for a file without a header line, 2 after one.")));
+	CheckChannels(PG_GETARG_ARRAYTYPE_P(2));
+}
+
+/* The task that an earlier call with this request id has made. */
+static int64
+TaskOfRequest(Datum request_id, Datum shops, char shops_null)
+{
+	Datum		args[2] = {request_id, shops};
+	char		nulls[2] = {' ', shops_null};
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		isnull;
+	int64		task_id;
+
+	if (QueryRunLatest(&task_of_request, args, nulls, snapshot) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("the request id is in use"),
+				 errhint("Use a UUID.")));
+	task_id = DatumGetInt64(QueryValue(0, 1, &isnull));
+	UnregisterSnapshot(snapshot);
+	return task_id;
+}
+
+/*
+ * coupon_task_create(name, template_id, notify, first_row, request_id): make a
+ * task and the table for its lines.
+ */
+Datum
+coupon_task_create(PG_FUNCTION_ARGS)
+{
+	const char *request_id = ArgRequestId(fcinfo, 4);
+	Oid			caller = GetUserId();
+	QueryScope	scope;
+	Datum		args[6];
+	char		nulls[6] = {' ', ' ', ' ', ' ', ' ', ' '};
+	Datum		shops;
+	char		shops_null;
+	bool		isnull;
+	int64		task_id;
+	Datum		values[2];
+	bool		row_nulls[2] = {false};
+
+	CheckCreateArguments(fcinfo);
+	InitMaterializedSRF(fcinfo, 0);
+	args[0] = PG_GETARG_DATUM(0);
+	args[1] = PG_GETARG_DATUM(1);
+	args[2] = ShopOfTemplate(PG_GETARG_INT64(1), &nulls[2]);
+	args[3] = PG_GETARG_DATUM(2);
+	args[4] = PG_GETARG_DATUM(3);
+	args[5] = (Datum) 0;
+	if (request_id != NULL)
+		args[5] = CStringGetTextDatum(request_id);
+	else
+		nulls[5] = 'n';
+	RoleBoundShops(&shops, &shops_null);
+
+	QueryBegin(&scope);
+	if (QueryRun(&insert_task, args, nulls) == 1)
+	{
+		task_id = DatumGetInt64(QueryValue(0, 1, &isnull));
+		StageCreate(task_id, caller);
+	}
+	else
+		task_id = TaskOfRequest(args[5], shops, shops_null);
+	values[0] = Int64GetDatum(task_id);
+	values[1] = ObjectIdGetDatum(StageOid(task_id));
+	row_nulls[1] = !OidIsValid(StageOid(task_id));
+	QueryEnd(&scope);
+	PutRow(fcinfo, values, row_nulls);
+	return (Datum) 0;
+}
+
+/* What others commit after our snapshot, lines or batches, would be missed. */
+static void
+RequireReadCommitted(void)
+{
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_WRONG_ISOLATION),
+				 errmsg("a task cannot be submitted or cancelled at isolation level REPEATABLE READ or SERIALIZABLE"),
+				 errhint("Use READ COMMITTED.")));
+}
+
+/*
+ * TaskSubmit seals the file of a task and makes it due at send_at; now: as
+ * soon as possible.  Returns an outcome, and the task as it is then.
+ */
+int
+TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
+{
+	Datum		args[3];
+	QueryScope	scope;
+
+	RequireReadCommitted();
+	if (!TaskRead(task_id, TASK_FOR_UPDATE, task))
+		return OUTCOME_NOT_FOUND;
+	if (task->state != TASK_DRAFT && task->state != TASK_PENDING &&
+		task->state != TASK_FAILED)
+		return OUTCOME_WRONG_STATE;
+
+	QueryBegin(&scope);
+	if (task->state == TASK_DRAFT)
+		task->lines = StageSeal(task_id, task->first_row, coupon_batch_size);
+	if (task->lines > 0)
+	{
+		args[0] = Int64GetDatum(task_id);
+		args[1] = Int64GetDatum(task->lines);
+		args[2] = TimestampTzGetDatum(now ? GetCurrentTimestamp() : send_at);
+		QueryRun(&make_pending, args, NULL);
+		task->state = TASK_PENDING;
+	}
+	QueryEnd(&scope);
+	return task->lines > 0 ? OUTCOME_OK : OUTCOME_EMPTY;
+}
+
+/*
+ * coupon_task_submit(task_id, send_at) → code, outcome, lines
+ */
+Datum
+coupon_task_submit(PG_FUNCTION_ARGS)
+{
+	Task		task = {0};
+	int			code;
+	Datum		values[3];
+	bool		nulls[3] = {false};
+
+	ArgRequire(fcinfo, 0, "task_id");
+	InitMaterializedSRF(fcinfo, 0);
+	code = TaskSubmit(PG_GETARG_INT64(0), PG_ARGISNULL(1),
+					  PG_ARGISNULL(1) ? 0 : PG_GETARG_TIMESTAMPTZ(1), &task);
+	values[0] = Int32GetDatum(code);
+	values[1] = CStringGetTextDatum(OutcomeName(code));
+	values[2] = Int64GetDatum(task.lines);
+	nulls[2] = code == OUTCOME_NOT_FOUND;
+	PutRow(fcinfo, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * coupon_task_cancel(task_id) → code, outcome, issued, failed
+ */
+Datum
+coupon_task_cancel(PG_FUNCTION_ARGS)
+{
+	Task		task;
+	int			code = OUTCOME_OK;
+	Datum		task_id;
+	Datum		values[4];
+	bool		nulls[4] = {false};
+
+	ArgRequire(fcinfo, 0, "task_id");
+	task_id = PG_GETARG_DATUM(0);
+	InitMaterializedSRF(fcinfo, 0);
+	RequireReadCommitted();
+	if (!TaskRead(DatumGetInt64(task_id), TASK_FOR_UPDATE, &task))
+		code = OUTCOME_NOT_FOUND;
+	else if (task.state == TASK_SUCCESS)
+		code = OUTCOME_WRONG_STATE;
+	else if (task.state != TASK_CANCELLED)
+		TaskEnd(task.id, TASK_CANCELLED);
+
+	values[0] = Int32GetDatum(code);
+	values[1] = CStringGetTextDatum(OutcomeName(code));
+	nulls[2] = nulls[3] = true;
+	if (code != OUTCOME_NOT_FOUND)
+	{
+		QueryScope	scope;
+
+		QueryBegin(&scope);
+		QueryRun(&task_totals, &task_id, NULL);
+		values[2] = QueryValue(0, 1, &nulls[2]);
+		values[3] = QueryValue(0, 2, &nulls[3]);
+		QueryEnd(&scope);
+	}
+	PutRow(fcinfo, values, nulls);
+	return (Datum) 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * task.h
+ *		Distribution tasks: their rows, states and verbs.
+ */
+#ifndef COUPON_TASK_H
+#define COUPON_TASK_H
+
+typedef enum TaskState
+{
+	TASK_DRAFT,
+	TASK_PENDING,
+	TASK_IN_PROGRESS,
+	TASK_SUCCESS,
+	TASK_FAILED,
+	TASK_CANCELLED
+} TaskState;
+
+typedef enum TaskLock
+{
+	TASK_FOR_SHARE,				/* while a batch is handled */
+	TASK_FOR_UPDATE				/* to change the state */
+} TaskLock;
+
+/* A row of coupon_task. */
+typedef struct Task
+{
+	int64		id;
+	TaskState	state;
+	int64		template_id;
+	int64		first_row;
+	int64		lines;
+	int32		attempts;
+} Task;
+
+extern bool TaskRead(int64 task_id, TaskLock lock, Task *task);
+extern const char *TaskStateName(TaskState state);
+extern int	TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task);
+extern void TaskEnd(int64 task_id, TaskState state);
+extern void TaskFail(int64 task_id, const char *reason);
+
+#endif							/* COUPON_TASK_H */

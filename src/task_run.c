@@ -1,0 +1,426 @@
+/*
+ * task_run.c
+ *		Run distribution tasks, batch by batch: in the foreground
+ *		(coupon_task_run), from a scheduler (coupon_task_run_due), or in a
+ *		background worker (TaskRunDue).
+ *
+ * A step is what one transaction does: a batch, a line that was put off, or a
+ * change of state.  Any number of runners may be at one task; the rows of the
+ * batches divide the work, and each runner finds out from the tables what is
+ * next.  Nothing about a task is kept in memory from step to step.
+ *
+ * In the foreground an error goes to the caller, and the task stays as the
+ * last batch left it.  Other runners work through a list: they note the error
+ * in the task's row, leave it alone for a while, and go on with the next one.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "args.h"
+#include "distribute.h"
+#include "errors.h"
+#include "outcome.h"
+#include "procedure.h"
+#include "query.h"
+#include "role.h"
+#include "task.h"
+#include "task_run.h"
+
+PG_FUNCTION_INFO_V1(coupon_task_run);
+PG_FUNCTION_INFO_V1(coupon_task_run_due);
+
+#define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
+#define MAX_DUE 100				/* tasks that one look lists */
+#define NOTICE_INTERVAL_MS 1000
+
+typedef enum StepResult
+{
+	STEP_MORE,					/* there is more to do */
+	STEP_WAIT,					/* for the claim in "open" */
+	STEP_BUSY,					/* others are at what is left */
+	STEP_REFUSED,				/* the template gives nothing: see "code" */
+	STEP_LAST,					/* all lines are handled: TaskFinish */
+	STEP_OVER					/* the task is not running */
+} StepResult;
+
+typedef struct Step
+{
+	RowsOpenClaim open;
+	int			code;
+	TaskState	state;
+	int32		attempts;		/* errors before this step */
+} Step;
+
+static OwnerQuery start_task = {
+	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
+	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())"
+	" WHERE id OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'pending'",
+	1, {INT8OID}
+};
+
+static OwnerQuery anything_left = {
+	"SELECT 1 WHERE EXISTS (SELECT FROM %1$s.coupon_task_batch"
+	"  WHERE task_id OPERATOR(pg_catalog.=) $1 AND done_at IS NULL)"
+	" OR EXISTS (SELECT FROM %1$s.coupon_task_put_off"
+	"  WHERE task_id OPERATOR(pg_catalog.=) $1)",
+	1, {INT8OID}
+};
+
+static OwnerQuery due_tasks = {
+	"SELECT id FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
+	" AND send_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+	" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
+	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
+	" ORDER BY send_at, id LIMIT $2",
+	2, {INT8ARRAYOID, INT8OID}
+};
+
+static OwnerQuery note_error = {
+	"UPDATE %1$s.coupon_task SET last_error = $2,"
+	" attempts = attempts OPERATOR(pg_catalog.+) 1,"
+	" retry_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
+	"  pg_catalog.make_interval(secs => LEAST(300::float8,"
+	"   pg_catalog.power(2::float8, attempts)))"
+	" WHERE id OPERATOR(pg_catalog.=) $1 RETURNING attempts",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery forget_errors = {
+	"UPDATE %1$s.coupon_task SET attempts = 0, retry_at = NULL"
+	" WHERE id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+static OwnerQuery progress = {
+	"SELECT p.state, p.lines, p.done, p.issued, p.failed, p.lines_per_second"
+	" FROM %1$s.coupon_task_progress p WHERE p.task_id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+/* Run a statement about a task; tells whether it returned a row. */
+static bool
+RunFor(OwnerQuery *query, int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		found;
+
+	QueryBegin(&scope);
+	found = QueryRun(query, &arg, NULL) > 0;
+	QueryEnd(&scope);
+	return found;
+}
+
+/*
+ * One step of a task.  After all but STEP_MORE nothing has been written that
+ * the caller must keep.
+ */
+static StepResult
+RunStep(int64 task_id, Step *step)
+{
+	Task		task;
+	DistributeResult result;
+
+	(void) RunFor(&start_task, task_id);
+	if (!TaskRead(task_id, TASK_FOR_SHARE, &task))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld does not exist", (long long) task_id)));
+	step->state = task.state;
+	step->attempts = task.attempts;
+	if (task.state != TASK_IN_PROGRESS)
+		return STEP_OVER;
+
+	result = DistributeBatch(&task, &step->code);
+	if (result == DISTRIBUTE_NOTHING || result == DISTRIBUTE_BUSY)
+	{
+		DistributeResult late = DistributePutOff(&task, &step->open, &step->code);
+
+		if (result == DISTRIBUTE_NOTHING || late == DISTRIBUTE_DONE)
+			result = late;
+	}
+	switch (result)
+	{
+		case DISTRIBUTE_DONE:
+			return STEP_MORE;
+		case DISTRIBUTE_WAIT:
+			return STEP_WAIT;
+		case DISTRIBUTE_BUSY:
+			return STEP_BUSY;
+		case DISTRIBUTE_REFUSED:
+			return STEP_REFUSED;
+		case DISTRIBUTE_NOTHING:
+			break;
+	}
+	return STEP_LAST;
+}
+
+/*
+ * End a task whose lines all seem to be handled.  Not in the transaction of a
+ * step: two runners who hold the row for share would both want it for update.
+ */
+static void
+FinishTask(int64 task_id)
+{
+	Task		task;
+
+	if (TaskRead(task_id, TASK_FOR_UPDATE, &task) &&
+		task.state == TASK_IN_PROGRESS && !RunFor(&anything_left, task_id))
+		TaskEnd(task_id, TASK_SUCCESS);
+}
+
+/* Say how far it is, to a person at psql. */
+static void
+ReportProgress(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		isnull;
+
+	QueryBegin(&scope);
+	if (QueryRun(&progress, &arg, NULL) == 1)
+	{
+		int64		lines = DatumGetInt64(QueryValue(0, 2, &isnull));
+		int64		done = DatumGetInt64(QueryValue(0, 3, &isnull));
+		int64		rate = DatumGetInt64(QueryValue(0, 6, &isnull));
+
+		ereport(NOTICE,
+				(errmsg("task %lld is %s: %lld of %lld lines, %lld issued, %lld failed, %lld lines/s",
+						(long long) task_id,
+						TextDatumGetCString(QueryValue(0, 1, &isnull)),
+						(long long) done, (long long) lines,
+						(long long) DatumGetInt64(QueryValue(0, 4, &isnull)),
+						(long long) DatumGetInt64(QueryValue(0, 5, &isnull)),
+						(long long) rate)));
+	}
+	QueryEnd(&scope);
+}
+
+/* Seal the file if that has not been done, for a run that begins now. */
+static void
+SubmitIfDraft(int64 task_id)
+{
+	Task		task;
+	int			code;
+
+	if (!TaskRead(task_id, TASK_FOR_UPDATE, &task))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld does not exist", (long long) task_id)));
+	if (task.state == TASK_PENDING || task.state == TASK_IN_PROGRESS)
+		return;
+	code = TaskSubmit(task_id, true, 0, &task);
+	if (code == OUTCOME_EMPTY)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has no lines", (long long) task_id),
+				 errhint("Load its stage table first: \\copy coupon_stage_%lld (user_id) FROM 'users.csv' CSV HEADER",
+						 (long long) task_id)));
+	if (code != OUTCOME_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has ended: its state is %s", (long long) task_id,
+						TaskStateName(task.state))));
+}
+
+/* Do what one step has left to be done in a transaction of its own. */
+static void
+FollowUp(int64 task_id, StepResult result, const Step *step)
+{
+	switch (result)
+	{
+		case STEP_WAIT:
+			RowsWaitFor(&step->open);
+			break;
+		case STEP_BUSY:
+			DistributeWaitForOthers(task_id);
+			break;
+		case STEP_REFUSED:
+			TaskFail(task_id, OutcomeName(step->code));
+			break;
+		case STEP_LAST:
+			FinishTask(task_id);
+			break;
+		case STEP_MORE:
+		case STEP_OVER:
+			return;
+	}
+	ProcedureNextTransaction();
+}
+
+/*
+ * coupon_task_run(task_id): run a task to its end, in the foreground.
+ */
+Datum
+coupon_task_run(PG_FUNCTION_ARGS)
+{
+	StepResult	result = STEP_MORE;
+	TimestampTz reported = GetCurrentTimestamp();
+	Step		step = {0};
+	int64		task_id;
+
+	ArgRequire(fcinfo, 0, "task_id");
+	task_id = PG_GETARG_INT64(0);
+	ProcedureBegin(fcinfo, "coupon_task_run",
+				   "SELECT coupon_task_submit(…) has a background worker run it after the commit.");
+	SubmitIfDraft(task_id);
+	ProcedureNextTransaction();
+	while (result != STEP_OVER)
+	{
+		CHECK_FOR_INTERRUPTS();
+		result = RunStep(task_id, &step);
+		ProcedureNextTransaction();
+		FollowUp(task_id, result, &step);
+		if (TimestampDifferenceExceeds(reported, GetCurrentTimestamp(),
+									   NOTICE_INTERVAL_MS))
+		{
+			ReportProgress(task_id);
+			reported = GetCurrentTimestamp();
+		}
+	}
+	ReportProgress(task_id);
+	ProcedureEnd();
+	if (step.state == TASK_FAILED)
+		ereport(WARNING,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has failed: %s", (long long) task_id,
+						OutcomeName(step.code)),
+				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
+						 (long long) task_id)));
+	return (Datum) 0;
+}
+
+/* The tasks that are due, oldest first. */
+static int
+ListDue(int64 *tasks)
+{
+	Datum		args[2];
+	char		nulls[2] = {' ', ' '};
+	QueryScope	scope;
+	bool		isnull;
+	int			n;
+
+	RoleBoundShops(&args[0], &nulls[0]);
+	args[1] = Int64GetDatum(MAX_DUE);
+	QueryBegin(&scope);
+	n = (int) QueryRun(&due_tasks, args, nulls);
+	for (int i = 0; i < n; i++)
+		tasks[i] = DatumGetInt64(QueryValue(i, 1, &isnull));
+	QueryEnd(&scope);
+	return n;
+}
+
+/* After an error: leave the task alone for a while, or for good. */
+static void
+NoteError(int64 task_id, const char *message)
+{
+	Datum		args[2];
+	QueryScope	scope;
+	bool		isnull;
+	bool		give_up;
+
+	args[0] = Int64GetDatum(task_id);
+	args[1] = CStringGetTextDatum(message);
+	QueryBegin(&scope);
+	give_up = QueryRun(&note_error, args, NULL) == 1 &&
+		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS;
+	QueryEnd(&scope);
+	if (give_up)
+		TaskFail(task_id, message);
+}
+
+/* RunStep in a subtransaction; an error is noted, and ends it. */
+static StepResult
+TryStep(int64 task_id, Step *step)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile StepResult result = STEP_OVER;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		result = RunStep(task_id, step);
+		ReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		ereport(LOG,
+				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
+		NoteError(task_id, error->message);
+	}
+	PG_END_TRY();
+	return result;
+}
+
+/*
+ * TaskRunDue runs what is due.  It does not wait for other runners or open
+ * claims, but leaves such a task for the next call.  After budget_ms (0: no
+ * limit) it returns, true where there was more to do.  It is called with a
+ * transaction open, and leaves one.
+ */
+bool
+TaskRunDue(void (*next_transaction) (void), int budget_ms)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+	int64		tasks[MAX_DUE];
+	int			n = ListDue(tasks);
+
+	for (int i = 0; i < n; i++)
+	{
+		StepResult	result = STEP_MORE;
+		Step		step = {0};
+
+		while (result == STEP_MORE)
+		{
+			CHECK_FOR_INTERRUPTS();
+			next_transaction();
+			result = TryStep(tasks[i], &step);
+			next_transaction();
+			if (result == STEP_MORE && step.attempts > 0)
+				(void) RunFor(&forget_errors, tasks[i]);
+			if (budget_ms > 0 &&
+				TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+				return true;
+		}
+		if (result == STEP_REFUSED)
+			TaskFail(tasks[i], OutcomeName(step.code));
+		if (result == STEP_LAST)
+			FinishTask(tasks[i]);
+	}
+	return false;
+}
+
+/*
+ * coupon_task_run_due(): run what is due, unfinished or abandoned.
+ */
+Datum
+coupon_task_run_due(PG_FUNCTION_ARGS)
+{
+	ProcedureBegin(fcinfo, "coupon_task_run_due",
+				   "Call it by itself, outside of BEGIN … COMMIT.");
+	while (TaskRunDue(ProcedureNextTransaction, 0))
+		;
+	ProcedureEnd();
+	return (Datum) 0;
+}

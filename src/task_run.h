@@ -1,0 +1,10 @@
+/*
+ * task_run.h
+ *		Run distribution tasks, batch by batch.
+ */
+#ifndef COUPON_TASK_RUN_H
+#define COUPON_TASK_RUN_H
+
+extern bool TaskRunDue(void (*next_transaction) (void), int budget_ms);
+
+#endif							/* COUPON_TASK_RUN_H */
