@@ -1,0 +1,224 @@
+# Distribution under fire: runners killed at any moment, several runners at
+# one task, users who claim meanwhile.  Every line is handled exactly once.
+#
+# COUPON_KILLS (default 12) and COUPON_SEED make it longer, or repeat a run:
+# .ci/check long runs a hundred.
+
+use strict;
+use warnings FATAL => 'all';
+use FindBin;
+use lib $FindBin::RealBin;
+use CouponTest;
+use IPC::Run;
+use Time::HiRes qw(usleep);
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $kills = $ENV{COUPON_KILLS} || 12;
+my $seed = $ENV{COUPON_SEED} || time;
+srand($seed);
+note("seed $seed, $kills kills");
+
+my $node = new_node('main', "restart_after_crash = on\ncoupon.batch_size = 100\ncheckpoint_timeout = 1h");
+
+# A file with every kind of line, as real ones are: Windows line ends, quotes,
+# a blank line, a header.  What is expected of each line is computed here.
+my ($lines, $users) = (8_000, 7_000);
+sub write_file
+{
+	my ($path) = @_;
+	my @file;
+	for my $n (1 .. $lines)
+	{
+		my $kind = int(rand(100));
+		my $user = 1 + int(rand($users));
+		push @file,
+			$kind < 1 ? '' : $kind < 2 ? 'not a user' : $kind < 3 ? "\"\n$user\"" : $kind < 50 ? "\"$user\"" : $user;
+	}
+	open(my $f, '>:raw', $path) or die $!;
+	print $f "user_id\r\n", map { "$_\r\n" } @file;
+	close $f;
+	# The record numbers of the file, with the user each names.
+	my $expected = '';
+	for my $n (1 .. $lines)
+	{
+		(my $user = $file[ $n - 1 ]) =~ s/["\s]//g;
+		$expected .= ($n + 1) . ",$user\n" if $user =~ /^\d+$/;
+	}
+	append_to_file("$path.expected", $expected);
+}
+
+sub new_task
+{
+	my ($name, $stock) = @_;
+	my $path = PostgreSQL::Test::Utils::tempdir() . "/$name.csv";
+	write_file($path);
+	my $id = $node->safe_psql('postgres', qq{
+		INSERT INTO coupon_template (name, total_stock, discount_value, status)
+		VALUES ('$name', $stock, 1, 'published') RETURNING id});
+	my $task = $node->safe_psql('postgres', "SELECT task_id FROM coupon_task_create('$name', $id)");
+	$node->safe_psql('postgres', qq{
+		CREATE TABLE expected_$name (row_num bigint PRIMARY KEY, user_id bigint);
+		COPY expected_$name FROM '$path.expected' CSV;
+		COPY coupon_stage_$task (user_id) FROM '$path' CSV HEADER});
+	is($node->safe_psql('postgres', "SELECT lines FROM coupon_task_submit($task)"),
+		$lines, "$name: sealed with every record");
+	return ($id, $task);
+}
+
+# Each line once: in coupon_task_failure, or as a coupon of its user.
+sub task_books
+{
+	my ($name, $id, $task) = @_;
+	my $failures = "(SELECT * FROM coupon_task_failure WHERE task_id = $task)";
+	my $issued = "(SELECT * FROM user_coupon WHERE template_id = $id AND request_id = 'task $task')";
+	is($node->safe_psql('postgres', qq{
+		SELECT state, issued + failed = lines FROM coupon_task_progress WHERE task_id = $task}),
+		'success|t', "$name: issued + failed = lines");
+	is($node->safe_psql('postgres', qq{
+		SELECT (SELECT issued FROM coupon_task WHERE id = $task) = (SELECT count(*) FROM $issued i),
+		       (SELECT failed FROM coupon_task WHERE id = $task) = (SELECT count(*) FROM $failures f)}),
+		't|t', "$name: as many coupons and failures as it says");
+	is($node->safe_psql('postgres', qq{
+		SELECT e.row_num FROM expected_$name e LEFT JOIN $failures f USING (row_num)
+		WHERE (f.row_num IS NULL AND NOT EXISTS (SELECT FROM $issued i WHERE i.user_id = e.user_id))
+		   OR f.cause = 'invalid_user_id' OR f.user_id <> e.user_id::text LIMIT 5}),
+		'', "$name: each line has its own failure, or its user a coupon");
+	is($node->safe_psql('postgres', qq{
+		SELECT e.user_id FROM expected_$name e LEFT JOIN $failures f USING (row_num)
+		GROUP BY e.user_id HAVING count(*) FILTER (WHERE f.row_num IS NULL) <>
+		  (SELECT count(*) FROM $issued i WHERE i.user_id = e.user_id) LIMIT 5}),
+		'', "$name: one coupon for one line");
+	is($node->safe_psql('postgres', qq{
+		SELECT count(*) FROM $failures f LEFT JOIN expected_$name e USING (row_num)
+		WHERE (e.row_num IS NULL) <> (f.cause = 'invalid_user_id')}),
+		'0', "$name: bad lines are those of the file");
+	is($node->safe_psql('postgres', qq{
+		SELECT user_id FROM user_coupon WHERE template_id = $id GROUP BY 1 HAVING count(*) > 1 LIMIT 5}),
+		'', "$name: nobody has two");
+	books_balance($node, $name);
+}
+
+sub start_psql
+{
+	my ($sql) = @_;
+	local %ENV = $node->_get_env();
+	my $out = '';
+	my $h = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres', '-c', $sql ], '<', \'', '>', \$out, '2>&1');
+	return { handle => $h, out => \$out };
+}
+
+sub finish { my ($run) = @_; $run->{handle}->finish; return ${ $run->{out} }; }
+
+# Several runners, and users who claim at the same time, some to change their mind.
+{
+	my ($id, $task) = new_task('together', 6_000);
+	my $claims = script(qq{
+\\set user random(1, $users)
+BEGIN;
+SELECT coupon_receive($id, :user);
+\\set back random(1, 4)
+\\if :back = 1
+ROLLBACK;
+\\else
+COMMIT;
+\\endif
+});
+	my $bench = start_pgbench($node, '-c', 4, '-t', 400, '-f', $claims);
+	my @runs = map { start_psql("CALL coupon_task_run($task)") } 1 .. 2;
+	push @runs, map { start_psql('CALL coupon_task_run_due()') } 1 .. 2;
+	my @out = map { finish($_) } @runs;
+	$bench->{handle}->finish;
+	unlike(${ $bench->{out} }, qr/deadlock|ERROR/, 'together: no claim fails because of a distribution');
+	unlike(join('', @out), qr/ERROR/, 'together: no runner fails');
+	task_books('together', $id, $task);
+	cmp_ok($node->safe_psql('postgres', "SELECT count(*) FROM coupon_task_failure WHERE task_id = $task AND cause = 'already_received'"),
+		'>', 0, 'together: some had claimed before');
+}
+
+# Stock that ends in mid-file goes to the first lines, whoever runs them.
+{
+	my ($id, $task) = new_task('short', 2_000);
+	my @runs = map { start_psql("CALL coupon_task_run($task)") } 1 .. 3;
+	finish($_) for @runs;
+	task_books('short', $id, $task);
+	is($node->safe_psql('postgres', qq{
+		WITH f AS (SELECT * FROM coupon_task_failure WHERE task_id = $task)
+		SELECT max(e.row_num) FILTER (WHERE f.row_num IS NULL) < min(f.row_num) FILTER (WHERE f.cause = 'out_of_stock')
+		FROM expected_short e LEFT JOIN f USING (row_num)}),
+		't', 'short: the first lines of the file have got it');
+}
+
+# Killed again and again: the backend, or the whole server.
+{
+	my ($id, $task) = new_task('killed', 5_000);
+	my $killed = 0;
+	while ($killed < $kills)
+	{
+		my $run = start_psql('CALL coupon_task_run_due()');
+		my $pid;
+		for (1 .. 200)
+		{
+			$pid = $node->safe_psql('postgres', q{
+				SELECT pid FROM pg_stat_activity WHERE query LIKE 'CALL coupon_task_run_due%' AND pid <> pg_backend_pid()});
+			last if $pid;
+		}
+		usleep(rand(60_000));
+		if (rand() < 0.5 && $pid)
+		{
+			kill 'KILL', $pid;
+			finish($run);
+			$node->poll_query_until('postgres', 'SELECT true') or BAIL_OUT('no recovery');
+		}
+		else
+		{
+			kill 'KILL', $node->{_pid};
+			finish($run);
+			$node->{_pid} = undef;
+			start_again($node);
+		}
+		$killed++;
+		# One file is not enough for many kills.
+		if ($node->safe_psql('postgres', "SELECT state FROM coupon_task WHERE id = $task") eq 'success')
+		{
+			task_books('killed', $id, $task);
+			$node->safe_psql('postgres', 'DROP TABLE expected_killed');
+			unlink glob(PostgreSQL::Test::Utils::tempdir() . '/killed*');
+			($id, $task) = new_task('killed', 5_000);
+		}
+	}
+	$node->safe_psql('postgres', "CALL coupon_task_run($task)")
+		if $node->safe_psql('postgres', "SELECT state FROM coupon_task WHERE id = $task") ne 'success';
+	task_books('killed', $id, $task);
+	note("killed $killed times");
+}
+
+# A dump of a task in the middle of its work goes on where it is restored.
+{
+	my ($id, $task) = new_task('dumped', 5_000);
+	my ($in, $out) = ('', '');
+	local %ENV = $node->_get_env();
+	my $holder = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres' ], '<', \$in, '>', \$out);
+	$in .= "BEGIN; SELECT batch FROM coupon_task_batch WHERE task_id = $task AND batch = 30 FOR UPDATE;\n";
+	$holder->pump until $out =~ /30/;
+	$node->safe_psql('postgres', 'CALL coupon_task_run_due()');
+	$holder->finish;
+	is($node->safe_psql('postgres', "SELECT state FROM coupon_task WHERE id = $task"),
+		'in_progress', 'dumped: it is in the middle');
+	my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump.sql';
+	$node->safe_psql('postgres', 'SELECT coupon_fold()');
+	$node->command_ok([ 'pg_dump', '-f', $dump, 'postgres' ], 'dumped: pg_dump');
+	$node->safe_psql('postgres', 'CREATE DATABASE restored');
+	$node->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', 'restored', '-f', $dump ], 'dumped: restored');
+	$node->safe_psql('restored', "CALL coupon_task_run($task)");
+	is($node->safe_psql('restored', qq{
+		SELECT t.issued + t.failed = t.lines,
+		  (SELECT count(*) FROM user_coupon WHERE request_id = 'task $task') = t.issued,
+		  (SELECT count(*) FROM coupon_task_failure WHERE task_id = t.id) = t.failed
+		FROM coupon_task t WHERE id = $task}), 't|t|t', 'dumped: and finished');
+	is($node->safe_psql('restored', 'SELECT template_id, problem FROM coupon_verify() WHERE NOT ok'),
+		'', 'dumped: the books balance');
+}
+
+$node->stop;
+done_testing();
