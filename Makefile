@@ -29,6 +29,7 @@ OBJS = \
 	src/cache.o \
 	src/catalog.o \
 	src/claim.o \
+	src/claimants.o \
 	src/coupon.o \
 	src/fold.o \
 	src/guard.o \

@@ -171,6 +171,7 @@ ResetEntry(CacheEntry *entry, const CacheKey *key)
 	entry->stale = entry->recount = entry->gated = false;
 	entry->generation = CacheNextGeneration();
 	entry->quota = 0;
+	entry->claimants = 0;
 	pg_atomic_init_u64(&entry->issued, 0);
 	pg_atomic_init_u64(&entry->pending, 0);
 	pg_atomic_init_u64(&entry->returned, 0);

@@ -53,6 +53,13 @@ typedef struct CacheEntry
 								 * pending to reach 0 */
 	uint64		generation;		/* new at each load and invalidation */
 	int64		quota;
+
+	/*
+	 * Not 0: the filter of claimants.c has all rows of the template, as long
+	 * as the triggers on user_coupon are those of this number (Catalog.guard).
+	 * Once stated it holds until the entry leaves, whatever is loaded again.
+	 */
+	uint64		claimants;
 	char		payload[CACHE_PAYLOAD];
 
 	/*

@@ -13,6 +13,7 @@
 
 #include "cache.h"
 #include "catalog.h"
+#include "claimants.h"
 #include "compat.h"
 #include "guc.h"
 #include "id.h"
@@ -33,6 +34,7 @@ RequestSharedMemory(void)
 		previous_request_hook();
 
 	RequestAddinShmemSpace(CacheShmemSize());
+	RequestAddinShmemSpace(ClaimantsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
 }
@@ -45,6 +47,7 @@ InitSharedMemory(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	CacheShmemInit();
+	ClaimantsShmemInit();
 	IdShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }

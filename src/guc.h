@@ -5,6 +5,7 @@
 #ifndef COUPON_GUC_H
 #define COUPON_GUC_H
 
+extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;

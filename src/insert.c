@@ -31,6 +31,7 @@
 #include "utils/rel.h"
 
 #include "catalog.h"
+#include "claimants.h"
 #include "compat.h"
 #include "insert.h"
 #include "query.h"
@@ -287,6 +288,10 @@ LockForDirectInsert(const InsertRow *rows, int nrows)
 int
 InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 {
+	Oid			relation = CatalogGet()->template_table;
+
+	for (int i = 0; i < nrows; i++)
+		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
 	if (LockForDirectInsert(rows, nrows))
 		return InsertThroughLeaves(common, rows, nrows);
 	return InsertThroughSql(common, rows, nrows);

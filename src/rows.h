@@ -31,6 +31,7 @@ extern void RowsProbe(int64 template_id, int64 user_id, const char *request_id,
 extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);
+extern int64 RowsLoadClaimants(int64 template_id, int64 upto);
 extern bool RowsTemplateExists(int64 template_id, Snapshot snapshot);
 
 #endif							/* COUPON_ROWS_H */

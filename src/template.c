@@ -49,11 +49,19 @@ TemplateRequirePreload(void)
 				 errhint("Connect to the primary server.")));
 }
 
+/* The partition lock of the entry is held. */
+static bool
+HasClaimants(const CacheEntry *entry, uint64 guard)
+{
+	return entry->claimants != 0 && entry->claimants == guard;
+}
+
 /* Copy out of the cache; false where it has nothing fresh. */
 static bool
 FetchShared(TemplateView *view)
 {
 	LWLock	   *lock = CachePartitionLock(&view->key);
+	uint64		guard = CatalogGet()->guard;
 	CacheEntry *entry;
 	bool		fresh;
 
@@ -68,6 +76,7 @@ FetchShared(TemplateView *view)
 		view->generation = entry->generation;
 		view->quota = entry->quota;
 		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
+		view->claimants = HasClaimants(entry, guard);
 		pg_atomic_fetch_add_u64(&entry->lookups, 1);
 		if (pg_atomic_read_u32(&entry->usage) < 5)
 			pg_atomic_fetch_add_u32(&entry->usage, 1);
@@ -91,6 +100,7 @@ FetchOwn(TemplateView *view)
 		view->quota = row.quota;
 		view->generation = 0;
 		view->issued = 0;
+		view->claimants = false;
 		if (view->origin == TEMPLATE_OWN_CREATED)
 			view->issued = TemplateCountIssued(view->key.template_id, &row,
 											   snapshot);
@@ -147,6 +157,25 @@ TemplateFetch(int64 template_id, TemplateView *view)
 			return false;
 		}
 	}
+}
+
+/*
+ * TemplatePeek fills in of a view what one may ask claimants.c with, and loads
+ * nothing.
+ */
+void
+TemplatePeek(int64 template_id, TemplateView *view)
+{
+	uint64		guard = CatalogGet()->guard;
+	LWLock	   *lock;
+	CacheEntry *entry;
+
+	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
+	lock = CachePartitionLock(&view->key);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	view->claimants = entry != NULL && HasClaimants(entry, guard);
+	LWLockRelease(lock);
 }
 
 /*

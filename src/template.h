@@ -61,9 +61,11 @@ typedef struct TemplateView
 	uint64		generation;		/* may be another's when this has changed */
 	int64		quota;			/* CACHE_UNLIMITED: no total */
 	int64		issued;
+	bool		claimants;		/* claimants.c knows all who hold any */
 } TemplateView;
 
 extern bool TemplateFetch(int64 template_id, TemplateView *view);
+extern void TemplatePeek(int64 template_id, TemplateView *view);
 extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 								   int64 *got);
 extern void TemplateWait(const TemplateView *view, StockResult reason);
