@@ -34,6 +34,7 @@ OBJS = \
 	src/fold.o \
 	src/guard.o \
 	src/guc.o \
+	src/holdings.o \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \

@@ -55,11 +55,13 @@ typedef struct CacheEntry
 	int64		quota;
 
 	/*
-	 * Not 0: the filter of claimants.c has all rows of the template, as long
-	 * as the triggers on user_coupon are those of this number (Catalog.guard).
-	 * Once stated it holds until the entry leaves, whatever is loaded again.
+	 * What shared memory knows of users without the tables.  It stays right
+	 * while the triggers on user_coupon are those of number guard
+	 * (Catalog.guard; 0: nothing is known), and as long as the entry stays.
 	 */
-	uint64		claimants;
+	uint64		guard;
+	bool		claimants;		/* claimants.c has all rows of the template */
+	uint64		holdings;		/* epoch of what holdings.c has noted */
 	char		payload[CACHE_PAYLOAD];
 
 	/*

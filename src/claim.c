@@ -24,12 +24,14 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "claim.h"
 #include "claimants.h"
 #include "errors.h"
+#include "holdings.h"
 #include "id.h"
 #include "insert.h"
 #include "locks.h"
@@ -206,6 +208,36 @@ FindRepeated(ClaimWork *work)
 	return true;
 }
 
+static void
+RefuseOverLimit(ClaimWork *work, ClaimResult *result)
+{
+	result->code = OUTCOME_OVER_LIMIT;
+	TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, 1);
+}
+
+/*
+ * Whether holdings.c can be asked, and told, about users.  A transaction that
+ * has written anything may have deleted coupons, which nobody else knows yet,
+ * or sees coupons of its own as if they were committed.
+ */
+static bool
+MayUseHoldings(const ClaimWork *work)
+{
+	return work->view.holdings != 0 &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
+/* Whether an earlier look at the rows has found that a user has had the limit. */
+static bool
+IsKnownOverLimit(ClaimWork *work, ClaimResult *result)
+{
+	if (!MayUseHoldings(work) ||
+		HoldingsRecall(work->view.holdings, result->user_id) < LimitOf(work))
+		return false;
+	RefuseOverLimit(work, result);
+	return true;
+}
+
 /*
  * Whether a user has had the limit; if not, which coupon would be the next.
  * Claims that are open count only if "open" asks for them.
@@ -219,8 +251,9 @@ IsOverLimit(ClaimWork *work, ClaimResult *result, RowsOpenClaim *open)
 	result->receive_seq = rows.last_seq + 1;
 	if (rows.last_seq < LimitOf(work))
 		return false;
-	result->code = OUTCOME_OVER_LIMIT;
-	TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, 1);
+	if (MayUseHoldings(work))
+		HoldingsNote(work->view.holdings, result->user_id, rows.last_seq);
+	RefuseOverLimit(work, result);
 	return true;
 }
 
@@ -230,8 +263,10 @@ CheckLimits(ClaimWork *work)
 {
 	for (int i = 0; i < work->nusers; i++)
 	{
-		if (work->results[i].code == UNDECIDED)
-			(void) IsOverLimit(work, &work->results[i], NULL);
+		ClaimResult *result = &work->results[i];
+
+		if (result->code == UNDECIDED && !IsKnownOverLimit(work, result))
+			(void) IsOverLimit(work, result, NULL);
 	}
 }
 
@@ -248,7 +283,7 @@ LockAndCheckLimits(ClaimWork *work)
 		ClaimResult *result = &work->results[i];
 		RowsOpenClaim open;
 
-		if (result->code != UNDECIDED)
+		if (result->code != UNDECIDED || IsKnownOverLimit(work, result))
 			continue;
 		if (!LockUser(work, i, false))
 		{
@@ -447,6 +482,7 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 	MemoryContext context = NULL;
 
 	TemplateRequirePreload();
+	AcceptInvalidationMessages();	/* as a look at the rows would */
 	/* What one chunk needs is left to the caller's memory. */
 	if (nusers > CLAIM_CHUNK)
 	{

@@ -16,6 +16,7 @@
 #include "claimants.h"
 #include "compat.h"
 #include "guc.h"
+#include "holdings.h"
 #include "id.h"
 #include "journal.h"
 #include "role.h"
@@ -35,6 +36,7 @@ RequestSharedMemory(void)
 
 	RequestAddinShmemSpace(CacheShmemSize());
 	RequestAddinShmemSpace(ClaimantsShmemSize());
+	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
 }
@@ -48,6 +50,7 @@ InitSharedMemory(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	CacheShmemInit();
 	ClaimantsShmemInit();
+	HoldingsShmemInit();
 	IdShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }

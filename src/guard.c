@@ -517,15 +517,24 @@ RefuseOtherStock(TriggerData *trigger)
 			 errhint("Revoke the coupon, and let the user claim another one.")));
 }
 
-/* Note who will hold a row before it is there, see claimants.c. */
+/*
+ * Tell what shared memory knows of users: who will hold a row, before it is
+ * there (claimants.c), and that somebody may hold one less, at commit
+ * (holdings.c).
+ */
 static void
-NoteClaimant(TriggerData *trigger)
+NoteUsers(TriggerData *trigger)
 {
+	Oid			relation = CatalogGet()->template_table;
 	HeapTuple	new = RowToReturn(trigger);
 
-	ClaimantsAdd(CatalogGet()->template_table,
-				 ColumnInt8(trigger, new, "template_id", 0),
-				 ColumnInt8(trigger, new, "user_id", 0));
+	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		ClaimantsAdd(relation, ColumnInt8(trigger, new, "template_id", 0),
+					 ColumnInt8(trigger, new, "user_id", 0));
+	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		JournalAddChange(JOURNAL_FEWER, relation,
+						 ColumnInt8(trigger, trigger->tg_trigtuple,
+									"template_id", 0));
 }
 
 /*
@@ -542,13 +551,12 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	int64		old_template;
 	int64		new_template;
 
-	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) ||
-		TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
-		NoteClaimant(trigger);
+	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		NoteUsers(trigger);
 
 	/*
 	 * A row of the claim path is counted already.  (Noted as well, but a
-	 * user's trigger may insert others meanwhile.)
+	 * user's trigger may write others meanwhile.)
 	 */
 	if (InsertIsRunning())
 		return PointerGetDatum(RowToReturn(trigger));

@@ -17,6 +17,7 @@
 
 int			coupon_claimants_memory = 8192;
 int			coupon_gate_timeout = 10000;
+int			coupon_holdings_memory = 8192;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
 
@@ -43,6 +44,17 @@ GucInit(void)
 								"Sets the memory in which users who have claimed are noted.",
 								"It spares the look at the table for users who hold nothing. From 64 kB to 4 GB; 0 turns it off.",
 								&coupon_claimants_memory,
+								8192,
+								0,
+								4 * 1024 * 1024,
+								PGC_POSTMASTER,
+								GUC_UNIT_KB,
+								NULL, NULL, NULL);
+
+		DefineCustomIntVariable("coupon.holdings_memory",
+								"Sets the memory in which users who have had their limit are noted.",
+								"It spares the look at the table for users who press again. From 64 kB to 4 GB; 0 turns it off.",
+								&coupon_holdings_memory,
 								8192,
 								0,
 								4 * 1024 * 1024,

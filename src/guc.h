@@ -7,6 +7,7 @@
 
 extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
+extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
 

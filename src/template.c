@@ -49,11 +49,24 @@ TemplateRequirePreload(void)
 				 errhint("Connect to the primary server.")));
 }
 
-/* The partition lock of the entry is held. */
-static bool
-HasClaimants(const CacheEntry *entry, uint64 guard)
+/*
+ * What may be asked about users instead of looking at the tables.  The
+ * partition lock of the entry is held.
+ */
+static void
+CopyKnowledge(TemplateView *view, const CacheEntry *entry, uint64 guard)
 {
-	return entry->claimants != 0 && entry->claimants == guard;
+	bool		guarded = entry->guard != 0 && entry->guard == guard;
+
+	view->claimants = guarded && entry->claimants;
+	view->holdings = guarded ? entry->holdings : 0;
+}
+
+static void
+ForgetKnowledge(TemplateView *view)
+{
+	view->claimants = false;
+	view->holdings = 0;
 }
 
 /* Copy out of the cache; false where it has nothing fresh. */
@@ -76,7 +89,7 @@ FetchShared(TemplateView *view)
 		view->generation = entry->generation;
 		view->quota = entry->quota;
 		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
-		view->claimants = HasClaimants(entry, guard);
+		CopyKnowledge(view, entry, guard);
 		pg_atomic_fetch_add_u64(&entry->lookups, 1);
 		if (pg_atomic_read_u32(&entry->usage) < 5)
 			pg_atomic_fetch_add_u32(&entry->usage, 1);
@@ -100,7 +113,7 @@ FetchOwn(TemplateView *view)
 		view->quota = row.quota;
 		view->generation = 0;
 		view->issued = 0;
-		view->claimants = false;
+		ForgetKnowledge(view);
 		if (view->origin == TEMPLATE_OWN_CREATED)
 			view->issued = TemplateCountIssued(view->key.template_id, &row,
 											   snapshot);
@@ -160,7 +173,7 @@ TemplateFetch(int64 template_id, TemplateView *view)
 }
 
 /*
- * TemplatePeek fills in of a view what one may ask claimants.c with, and loads
+ * TemplatePeek fills in of a view what may be asked about users, and loads
  * nothing.
  */
 void
@@ -174,7 +187,10 @@ TemplatePeek(int64 template_id, TemplateView *view)
 	lock = CachePartitionLock(&view->key);
 	LWLockAcquire(lock, LW_SHARED);
 	entry = CacheFind(&view->key);
-	view->claimants = entry != NULL && HasClaimants(entry, guard);
+	if (entry != NULL)
+		CopyKnowledge(view, entry, guard);
+	else
+		ForgetKnowledge(view);
 	LWLockRelease(lock);
 }
 

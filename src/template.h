@@ -62,6 +62,7 @@ typedef struct TemplateView
 	int64		quota;			/* CACHE_UNLIMITED: no total */
 	int64		issued;
 	bool		claimants;		/* claimants.c knows all who hold any */
+	uint64		holdings;		/* epoch for holdings.c; 0: do not ask */
 } TemplateView;
 
 extern bool TemplateFetch(int64 template_id, TemplateView *view);

@@ -251,31 +251,43 @@ ReservePlace(const CacheKey *key, bool *count)
 }
 
 /*
- * Put all who hold coupons of the template into the filter.  Returns the number
- * of the triggers that keep it complete, or 0 where that cannot be said; none:
- * the template has no row that the caller's snapshot could see.
- *
- * The triggers are looked at first: rows that come past them meanwhile come
- * with triggers of another number.
+ * Put all who hold coupons of the template into the filter, if they are not too
+ * many; false: the filter does not have them all.  none: the template has no
+ * row that the caller's snapshot could see.
  */
-static uint64
+static bool
 LoadClaimants(int64 template_id, int64 folded, bool *none)
 {
-	uint64		guard = CatalogGet()->guard;
 	int64		rows;
 
 	*none = false;
-	if (guard == 0 || !ClaimantsIsOn() || folded > CLAIMANTS_UPTO)
-		return 0;
+	if (!ClaimantsIsOn() || folded > CLAIMANTS_UPTO)
+		return false;
 	rows = RowsLoadClaimants(template_id, CLAIMANTS_UPTO);
 	*none = rows == 0;
-	return rows <= CLAIMANTS_UPTO ? guard : 0;
+	return rows <= CLAIMANTS_UPTO;
+}
+
+/*
+ * Store from when on what is known of users: guard was read before their rows
+ * were.  The partition lock is held exclusively.
+ */
+static void
+PublishKnowledge(CacheEntry *entry, uint64 guard, bool claimants)
+{
+	if (entry->guard != guard)
+	{
+		entry->guard = guard;
+		entry->claimants = false;
+		entry->holdings = CacheNextGeneration();
+	}
+	entry->claimants |= claimants;
 }
 
 /* Store what was read unless the entry has changed meanwhile. */
 static bool
 Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
-		bool count, int64 issued, uint64 claimants)
+		bool count, int64 issued, uint64 guard, bool claimants)
 {
 	LWLock	   *lock = CachePartitionLock(key);
 	bool		attributes = !ChangedHere(key->template_id);
@@ -299,8 +311,7 @@ Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
 		{
 			pg_atomic_write_u64(&entry->issued, issued);
 			entry->recount = false;
-			if (claimants != 0)
-				entry->claimants = claimants;
+			PublishKnowledge(entry, guard, claimants);
 		}
 		entry->state = CACHE_READY;
 		entry->generation = CacheNextGeneration();
@@ -323,7 +334,8 @@ LoadLocked(const CacheKey *key, bool count_again)
 		uint64		generation;
 		TemplateRow row;
 		int64		issued = 0;
-		uint64		claimants = 0;
+		uint64		guard = CatalogGet()->guard;
+		bool		claimants = false;
 		Snapshot	snapshot;
 
 		CHECK_FOR_INTERRUPTS();
@@ -358,7 +370,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 		}
 		if (found)
 			published = Publish(key, generation, &row, count, issued,
-								claimants);
+								guard, claimants);
 	}
 	if (!found)
 		Forget(key);
