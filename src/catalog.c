@@ -300,8 +300,8 @@ FindLeaves(Catalog *cat, Oid schema)
 
 /*
  * A number for the row triggers on a leaf that tell of inserted and updated
- * rows.  It contains the transactions that wrote them, so that it changes when
- * one is switched off, and again when it is switched on.  0: not all are there
+ * rows.  It contains who wrote them in pg_trigger and where, so that it changes
+ * when one is switched off, and again when it is switched on.  0: not all are there
  * and fire always.
  */
 static uint64
@@ -325,8 +325,9 @@ GuardOfLeaf(Relation triggers, Oid leaf, Oid schema)
 			continue;
 		nfiring += form->tgenabled == TRIGGER_FIRES_ALWAYS;
 		guard = hash_combine64(guard, form->oid);
-		guard = hash_combine64(guard,
-							   murmurhash32(HeapTupleHeaderGetRawXmin(tuple->t_data)));
+		guard = hash_combine64(guard, HeapTupleHeaderGetRawXmin(tuple->t_data));
+		guard = hash_combine64(guard, ItemPointerGetBlockNumber(&tuple->t_self));
+		guard = hash_combine64(guard, ItemPointerGetOffsetNumber(&tuple->t_self));
 	}
 	systable_endscan(scan);
 	return nfiring == GUARD_ROW_TRIGGERS ? guard : 0;
