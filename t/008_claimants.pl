@@ -122,6 +122,8 @@ looks_are(40, 'everybody is looked for now');
 $node->safe_psql('postgres', 'ALTER TABLE user_coupon_5 DISABLE TRIGGER zz_user_coupon_insert');
 new_template(4, 1);
 code_is(1, 0, 'a template loaded while one is off', template => 4);
+$node->safe_psql('postgres', qq{INSERT INTO user_coupon (user_id, template_id, use_end) VALUES ($to, 4, 'infinity')});
+code_is($to, 4, 'knows what comes past it', template => 4);
 $node->safe_psql('postgres', 'ALTER TABLE user_coupon_5 ENABLE ALWAYS TRIGGER zz_user_coupon_insert');
 looks_are(40, 'was never believed', template => 4);
 
