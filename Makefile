@@ -30,11 +30,13 @@ OBJS = \
 	src/cache.o \
 	src/catalog.o \
 	src/claim.o \
+	src/claimants.o \
 	src/coupon.o \
 	src/distribute.o \
 	src/fold.o \
 	src/guard.o \
 	src/guc.o \
+	src/holdings.o \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \

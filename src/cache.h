@@ -53,6 +53,15 @@ typedef struct CacheEntry
 								 * pending to reach 0 */
 	uint64		generation;		/* new at each load and invalidation */
 	int64		quota;
+
+	/*
+	 * What shared memory knows of users without the tables.  It stays right
+	 * while the triggers on user_coupon are those of number guard
+	 * (Catalog.guard; 0: nothing is known), and as long as the entry stays.
+	 */
+	uint64		guard;
+	bool		claimants;		/* claimants.c has all rows of the template */
+	uint64		holdings;		/* epoch of what holdings.c has noted */
 	char		payload[CACHE_PAYLOAD];
 
 	/*

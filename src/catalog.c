@@ -19,6 +19,8 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "common/hashfn.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "utils/fmgroids.h"
@@ -30,6 +32,9 @@
 
 #include "catalog.h"
 #include "errors.h"
+
+/* Row triggers of ours on each leaf: INSERT or DELETE, UPDATE. */
+#define GUARD_ROW_TRIGGERS 2
 
 static Catalog catalog;
 static bool catalog_valid = false;
@@ -149,6 +154,15 @@ FindColumns(Catalog *cat)
 	cat->att_request_id = get_attnum(rel, "request_id");
 }
 
+static bool
+IsOurGuard(Oid function, Oid schema)
+{
+	char	   *name = get_func_name(function);
+
+	return name != NULL && strcmp(name, "user_coupon_guard") == 0 &&
+		get_func_namespace(function) == schema;
+}
+
 /* Whether an insert would fire a trigger that is not ours. */
 static bool
 HasForeignInsertTrigger(Relation rel, Oid schema)
@@ -158,13 +172,9 @@ HasForeignInsertTrigger(Relation rel, Oid schema)
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
 		Trigger    *trigger = &triggers->triggers[i];
-		char	   *function;
 
-		if (!TRIGGER_FOR_INSERT(trigger->tgtype))
-			continue;
-		function = get_func_name(trigger->tgfoid);
-		if (function == NULL || strcmp(function, "user_coupon_guard") != 0 ||
-			get_func_namespace(trigger->tgfoid) != schema)
+		if (TRIGGER_FOR_INSERT(trigger->tgtype) &&
+			!IsOurGuard(trigger->tgfoid, schema))
 			return true;
 	}
 	return false;
@@ -288,6 +298,56 @@ FindLeaves(Catalog *cat, Oid schema)
 	table_close(parent, AccessShareLock);
 }
 
+/*
+ * A number for the row triggers on a leaf that tell of inserted and updated
+ * rows.  It contains who wrote them in pg_trigger and where, so that it changes
+ * when one is switched off, and again when it is switched on.  0: not all are there
+ * and fire always.
+ */
+static uint64
+GuardOfLeaf(Relation triggers, Oid leaf, Oid schema)
+{
+	uint64		guard = 1;
+	int			nfiring = 0;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(leaf));
+	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1,
+							  &key);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
+
+		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema))
+			continue;
+		nfiring += form->tgenabled == TRIGGER_FIRES_ALWAYS;
+		guard = hash_combine64(guard, form->oid);
+		guard = hash_combine64(guard, HeapTupleHeaderGetRawXmin(tuple->t_data));
+		guard = hash_combine64(guard, ItemPointerGetBlockNumber(&tuple->t_self));
+		guard = hash_combine64(guard, ItemPointerGetOffsetNumber(&tuple->t_self));
+	}
+	systable_endscan(scan);
+	return nfiring == GUARD_ROW_TRIGGERS ? guard : 0;
+}
+
+static void
+FindGuard(Catalog *cat, Oid schema)
+{
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
+
+	cat->guard = 1;
+	for (int i = 0; i < COUPON_PARTITIONS && cat->guard != 0; i++)
+	{
+		uint64		guard = GuardOfLeaf(triggers, cat->leaf[i].relation, schema);
+
+		cat->guard = guard == 0 ? 0 : hash_combine64(cat->guard, guard) | 1;
+	}
+	table_close(triggers, AccessShareLock);
+}
+
 static Oid
 FindExtensionSchema(void)
 {
@@ -354,6 +414,7 @@ CatalogGet(void)
 		table_close(template, AccessShareLock);
 
 		FindLeaves(&fresh, schema);
+		FindGuard(&fresh, schema);
 		FindColumns(&fresh);
 	}
 	PG_CATCH();

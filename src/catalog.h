@@ -32,6 +32,8 @@ typedef struct Catalog
 	Oid			stock_table;
 	Oid			role_table;
 	CatalogLeaf leaf[COUPON_PARTITIONS];	/* by hash remainder */
+	uint64		guard;			/* of the triggers on all leaves: another one
+								 * after any change; 0: some do not fire */
 	AttrNumber	att_id;			/* columns of user_coupon */
 	AttrNumber	att_user_id;
 	AttrNumber	att_template_id;

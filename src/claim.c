@@ -22,11 +22,14 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "claim.h"
+#include "claimants.h"
 #include "errors.h"
+#include "holdings.h"
 #include "id.h"
 #include "insert.h"
 #include "locks.h"
@@ -126,12 +129,35 @@ WaitForClaim(ClaimWork *work, const RowsOpenClaim *open)
 }
 
 /*
+ * Look at a user's rows, unless surely there are none: then at a cache line of
+ * claimants.c in their place, which counts open claims as the look at the rows
+ * does.
+ */
+static void
+LookAtUser(ClaimWork *work, int64 user_id, const char *request_id,
+		   RowsOfUser *rows, RowsOpenClaim *open)
+{
+	const TemplateView *view = &work->view;
+
+	if (!view->claimants ||
+		ClaimantsMayHave(view->key.relation, view->key.template_id, user_id))
+	{
+		RowsProbe(work->request->template_id, user_id, request_id, rows, open);
+		return;
+	}
+	memset(rows, 0, sizeof(*rows));
+	if (open != NULL)
+		open->xid = InvalidTransactionId;
+}
+
+/*
  * Look for coupons that an earlier call with this request id has claimed.
  * False: open claims were waited for; start again.
  */
 static bool
 FindRepeated(ClaimWork *work)
 {
+	TemplatePeek(work->request->template_id, &work->view);
 	for (int i = 0; i < work->nusers; i++)
 	{
 		ClaimResult *result = &work->results[i];
@@ -141,8 +167,7 @@ FindRepeated(ClaimWork *work)
 		if (result->code != UNDECIDED)
 			continue;
 		(void) LockUser(work, i, true);
-		RowsProbe(work->request->template_id, result->user_id,
-				  work->request->request_id, &rows, &open);
+		LookAtUser(work, result->user_id, work->request->request_id, &rows, &open);
 		if (TransactionIdIsValid(open.xid) && !rows.repeated)
 		{
 			WaitForClaim(work, &open);
@@ -160,6 +185,36 @@ FindRepeated(ClaimWork *work)
 	return true;
 }
 
+static void
+RefuseOverLimit(ClaimWork *work, ClaimResult *result)
+{
+	result->code = OUTCOME_OVER_LIMIT;
+	TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, 1);
+}
+
+/*
+ * Whether holdings.c can be asked, and told, about users.  A transaction that
+ * has written anything may have deleted coupons, which nobody else knows yet,
+ * or sees coupons of its own as if they were committed.
+ */
+static bool
+MayUseHoldings(const ClaimWork *work)
+{
+	return work->view.holdings != 0 &&
+		!TransactionIdIsValid(GetTopTransactionIdIfAny());
+}
+
+/* Whether an earlier look at the rows has found that a user has had the limit. */
+static bool
+IsKnownOverLimit(ClaimWork *work, ClaimResult *result)
+{
+	if (!MayUseHoldings(work) ||
+		HoldingsRecall(work->view.holdings, result->user_id) < LimitOf(work))
+		return false;
+	RefuseOverLimit(work, result);
+	return true;
+}
+
 /*
  * Whether a user has had the limit; if not, which coupon would be the next.
  * Claims that are open count only if "open" asks for them.
@@ -169,12 +224,13 @@ IsOverLimit(ClaimWork *work, ClaimResult *result, RowsOpenClaim *open)
 {
 	RowsOfUser	rows;
 
-	RowsProbe(work->request->template_id, result->user_id, NULL, &rows, open);
+	LookAtUser(work, result->user_id, NULL, &rows, open);
 	result->receive_seq = rows.last_seq + 1;
 	if (rows.last_seq < LimitOf(work))
 		return false;
-	result->code = OUTCOME_OVER_LIMIT;
-	TemplateCountRefusals(&work->view, OUTCOME_OVER_LIMIT, 1);
+	if (MayUseHoldings(work))
+		HoldingsNote(work->view.holdings, result->user_id, rows.last_seq);
+	RefuseOverLimit(work, result);
 	return true;
 }
 
@@ -184,8 +240,10 @@ CheckLimits(ClaimWork *work)
 {
 	for (int i = 0; i < work->nusers; i++)
 	{
-		if (work->results[i].code == UNDECIDED)
-			(void) IsOverLimit(work, &work->results[i], NULL);
+		ClaimResult *result = &work->results[i];
+
+		if (result->code == UNDECIDED && !IsKnownOverLimit(work, result))
+			(void) IsOverLimit(work, result, NULL);
 	}
 }
 
@@ -202,7 +260,7 @@ LockAndCheckLimits(ClaimWork *work)
 		ClaimResult *result = &work->results[i];
 		RowsOpenClaim open;
 
-		if (result->code != UNDECIDED)
+		if (result->code != UNDECIDED || IsKnownOverLimit(work, result))
 			continue;
 		if (!LockUser(work, i, false))
 		{
@@ -386,6 +444,7 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 	MemoryContext context = NULL;
 
 	TemplateRequirePreload();
+	AcceptInvalidationMessages();	/* as a look at the rows would */
 	/* What one chunk needs is left to the caller's memory. */
 	if (nusers > CLAIM_CHUNK)
 	{

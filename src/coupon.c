@@ -13,8 +13,10 @@
 
 #include "cache.h"
 #include "catalog.h"
+#include "claimants.h"
 #include "compat.h"
 #include "guc.h"
+#include "holdings.h"
 #include "id.h"
 #include "journal.h"
 #include "role.h"
@@ -33,6 +35,8 @@ RequestSharedMemory(void)
 		previous_request_hook();
 
 	RequestAddinShmemSpace(CacheShmemSize());
+	RequestAddinShmemSpace(ClaimantsShmemSize());
+	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
 }
@@ -45,6 +49,8 @@ InitSharedMemory(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	CacheShmemInit();
+	ClaimantsShmemInit();
+	HoldingsShmemInit();
 	IdShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }

@@ -35,6 +35,7 @@
 
 #include "catalog.h"
 #include "claim.h"
+#include "claimants.h"
 #include "distribute.h"
 #include "id.h"
 #include "insert.h"
@@ -290,10 +291,15 @@ ReadLines(Batch *batch)
 	}
 }
 
-/* Look which users have a coupon, or are claiming one. */
+/*
+ * Look which users have a coupon, or are claiming one: the rows of those of
+ * whom claimants.c does not know that they surely have not.
+ */
 static void
 ProbeUsers(Batch *batch)
 {
+	bool		filtered = TemplateFetch(batch->task->template_id, &batch->view) &&
+		batch->view.claimants;
 	RowsLeaf   *leaf = NULL;
 	int			number = -1;
 
@@ -303,7 +309,9 @@ ProbeUsers(Batch *batch)
 		RowsOfUser	rows;
 		RowsOpenClaim open;
 
-		if (line->fate != LINE_WANTED)
+		if (line->fate != LINE_WANTED ||
+			(filtered && !ClaimantsMayHave(batch->view.key.relation,
+										   batch->task->template_id, line->user_id)))
 			continue;
 		if (line->leaf != number)
 		{

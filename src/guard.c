@@ -29,6 +29,7 @@
 #include "utils/typcache.h"
 
 #include "catalog.h"
+#include "claimants.h"
 #include "errors.h"
 #include "fold.h"
 #include "id.h"
@@ -491,6 +492,13 @@ RefuseUnfoldedDelete(int64 coupon_id)
 				 errhint("Run SELECT coupon_fold() first.")));
 }
 
+static bool
+IsSameStock(TriggerData *trigger)
+{
+	return SameColumn(trigger, "id") && SameColumn(trigger, "template_id") &&
+		SameColumn(trigger, "holder");
+}
+
 /* Which stock a coupon came from is settled when it is folded, or sooner. */
 static void
 RefuseOtherStock(TriggerData *trigger)
@@ -502,13 +510,31 @@ RefuseOtherStock(TriggerData *trigger)
 	(void) Column(trigger, trigger->tg_newtuple, "holder", &free_after);
 	if (free_before && free_after)
 		return;
-	if (!SameColumn(trigger, "id") || !SameColumn(trigger, "template_id") ||
-		!SameColumn(trigger, "holder"))
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("id, template and holder of coupon %lld cannot be changed: its stock is counted by them",
-						(long long) ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)),
-				 errhint("Revoke the coupon, and let the user claim another one.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+			 errmsg("id, template and holder of coupon %lld cannot be changed: its stock is counted by them",
+					(long long) ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)),
+			 errhint("Revoke the coupon, and let the user claim another one.")));
+}
+
+/*
+ * Tell what shared memory knows of users: who will hold a row, before it is
+ * there (claimants.c), and that somebody may hold one less, at commit
+ * (holdings.c).
+ */
+static void
+NoteUsers(TriggerData *trigger)
+{
+	Oid			relation = CatalogGet()->template_table;
+	HeapTuple	new = RowToReturn(trigger);
+
+	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		ClaimantsAdd(relation, ColumnInt8(trigger, new, "template_id", 0),
+					 ColumnInt8(trigger, new, "user_id", 0));
+	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		JournalAddChange(JOURNAL_FEWER, relation,
+						 ColumnInt8(trigger, trigger->tg_trigtuple,
+									"template_id", 0));
 }
 
 /*
@@ -525,7 +551,13 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	int64		old_template;
 	int64		new_template;
 
-	/* The claim path itself: nothing to do, and nothing to look up. */
+	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		NoteUsers(trigger);
+
+	/*
+	 * A row of the claim path is counted already.  (Noted as well, but a
+	 * user's trigger may write others meanwhile.)
+	 */
 	if (InsertIsRunning())
 		return PointerGetDatum(RowToReturn(trigger));
 
@@ -551,6 +583,8 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
+		if (IsSameStock(trigger))
+			return PointerGetDatum(new);
 		if (!IsReplica())
 			RefuseOtherStock(trigger);
 		JournalAddChange(JOURNAL_RECOUNT, relation, old_template);

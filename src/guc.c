@@ -2,7 +2,7 @@
  * guc.c
  *		Every setting of coupon, in alphabetical order.
  *
- * The two settings that size or stamp shared memory can only be defined while
+ * The settings that size or stamp shared memory can only be defined while
  * shared_preload_libraries is being loaded; a session that loads the library
  * later sees their defaults and no shared memory.
  */
@@ -16,7 +16,9 @@
 #include "guc.h"
 
 int			coupon_batch_size = 5000;
+int			coupon_claimants_memory = 8192;
 int			coupon_gate_timeout = 10000;
+int			coupon_holdings_memory = 8192;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
 
@@ -50,6 +52,28 @@ GucInit(void)
 
 	if (process_shared_preload_libraries_in_progress)
 	{
+		DefineCustomIntVariable("coupon.claimants_memory",
+								"Sets the memory in which users who have claimed are noted.",
+								"It spares the look at the table for users who hold nothing. From 64 kB to 4 GB; 0 turns it off.",
+								&coupon_claimants_memory,
+								8192,
+								0,
+								4 * 1024 * 1024,
+								PGC_POSTMASTER,
+								GUC_UNIT_KB,
+								NULL, NULL, NULL);
+
+		DefineCustomIntVariable("coupon.holdings_memory",
+								"Sets the memory in which users who have had their limit are noted.",
+								"It spares the look at the table for users who press again. From 64 kB to 4 GB; 0 turns it off.",
+								&coupon_holdings_memory,
+								8192,
+								0,
+								4 * 1024 * 1024,
+								PGC_POSTMASTER,
+								GUC_UNIT_KB,
+								NULL, NULL, NULL);
+
 		DefineCustomIntVariable("coupon.max_templates",
 								"Sets how many templates the shared cache holds.",
 								"A template with open claims keeps its place; others give theirs up. From 16 to 1048576.",

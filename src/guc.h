@@ -6,7 +6,9 @@
 #define COUPON_GUC_H
 
 extern PGDLLIMPORT int coupon_batch_size;
+extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
+extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
 

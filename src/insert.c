@@ -32,6 +32,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog.h"
+#include "claimants.h"
 #include "compat.h"
 #include "insert.h"
 #include "query.h"
@@ -288,10 +289,14 @@ LockForDirectInsert(const bool *wanted)
 int
 InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 {
+	Oid			relation = CatalogGet()->template_table;
 	bool		wanted[COUPON_PARTITIONS] = {false};
 
 	for (int i = 0; i < nrows; i++)
+	{
+		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
 		wanted[CatalogLeafNumber(rows[i].user_id)] = true;
+	}
 	if (LockForDirectInsert(wanted))
 		return InsertThroughLeaves(common, rows, nrows);
 	return InsertThroughSql(common, rows, nrows);
@@ -410,8 +415,11 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 int
 InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
 {
+	Oid			relation = CatalogGet()->template_table;
 	int			made = 0;
 
+	for (int i = 0; i < nrows; i++)
+		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
 	if (direct)
 		return InsertBatchDirectly(common, rows, nrows);
 	for (int done = 0; done < nrows; done += INSERT_CHUNK)

@@ -29,10 +29,10 @@
 #define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
 
 /*
- * How many RECOUNT records to keep apart before one for all templates takes
+ * How many RECOUNT or FEWER records to keep apart before one for all templates takes
  * their place: a restore of millions of coupons must not fill our memory.
  */
-#define JOURNAL_MAX_RECOUNTS 256
+#define JOURNAL_MAX_APART 256
 
 typedef struct JournalRecord
 {
@@ -47,8 +47,7 @@ typedef struct JournalRecord
 static JournalRecord *records = NULL;
 static int	nrecords = 0;
 static int	capacity = 0;
-static int	nrecounts = 0;
-static int	nchanges = 0;		/* CREATED, CHANGED: most transactions have none */
+static int	nrecords_of[JOURNAL_KINDS]; /* most transactions have none of most */
 static CacheEntry *gate = NULL; /* closed by us */
 
 /*
@@ -85,6 +84,7 @@ Push(JournalKind kind)
 	memset(record, 0, sizeof(*record));
 	record->kind = kind;
 	record->subid = GetCurrentSubTransactionId();
+	nrecords_of[kind]++;
 	return record;
 }
 
@@ -192,7 +192,7 @@ JournalLowered(CacheEntry *entry)
 bool
 JournalHas(JournalKind kind, int64 template_id)
 {
-	if (kind == JOURNAL_RECOUNT ? nrecounts == 0 : nchanges == 0)
+	if (nrecords_of[kind] == 0)
 		return false;
 	for (int i = nrecords - 1; i >= 0; i--)
 	{
@@ -202,15 +202,6 @@ JournalHas(JournalKind kind, int64 template_id)
 			return true;
 	}
 	return false;
-}
-
-static void
-CountRecord(const JournalRecord *record, int by)
-{
-	if (record->kind == JOURNAL_RECOUNT)
-		nrecounts += by;
-	else if (record->kind == JOURNAL_CREATED || record->kind == JOURNAL_CHANGED)
-		nchanges += by;
 }
 
 /*
@@ -228,12 +219,12 @@ JournalAddChange(JournalKind kind, Oid relation, int64 template_id)
 	if (last != NULL && last->kind == kind && last->template_id == template_id &&
 		last->subid == GetCurrentSubTransactionId())
 		return;
-	if (kind == JOURNAL_RECOUNT)
+	if (kind == JOURNAL_RECOUNT || kind == JOURNAL_FEWER)
 	{
-		if (JournalHas(JOURNAL_RECOUNT, template_id) &&
+		if (JournalHas(kind, template_id) &&
 			GetCurrentTransactionNestLevel() == 1)
 			return;
-		if (nrecounts >= JOURNAL_MAX_RECOUNTS)
+		if (nrecords_of[kind] >= JOURNAL_MAX_APART)
 			template_id = JOURNAL_ALL_TEMPLATES;
 	}
 
@@ -241,7 +232,6 @@ JournalAddChange(JournalKind kind, Oid relation, int64 template_id)
 	record = Push(kind);
 	record->relation = relation;
 	record->template_id = template_id;
-	CountRecord(record, 1);
 }
 
 /*
@@ -303,6 +293,10 @@ FinishLowering(const JournalRecord *record)
 static void
 InvalidateEntry(CacheEntry *entry, bool stale, bool recount)
 {
+	if (entry->holdings != 0)
+		entry->holdings = CacheNextGeneration();
+	if (!stale && !recount)
+		return;					/* FEWER: what a user may still claim, no more */
 	entry->stale |= stale;
 	entry->recount |= recount;
 	entry->generation = CacheNextGeneration();
@@ -354,8 +348,10 @@ InvalidateAll(const JournalRecord *record, bool stale, bool recount)
 static void
 FinishRecord(const JournalRecord *record, bool commit)
 {
-	bool		stale = record->kind != JOURNAL_RECOUNT;
-	bool		recount = record->kind != JOURNAL_CHANGED;
+	bool		stale = record->kind == JOURNAL_CREATED ||
+		record->kind == JOURNAL_CHANGED;
+	bool		recount = record->kind == JOURNAL_CREATED ||
+		record->kind == JOURNAL_RECOUNT;
 
 	switch (record->kind)
 	{
@@ -377,12 +373,15 @@ FinishRecord(const JournalRecord *record, bool commit)
 		case JOURNAL_CREATED:
 		case JOURNAL_CHANGED:
 		case JOURNAL_RECOUNT:
+		case JOURNAL_FEWER:
 
 			/* After an abort too: nothing seen in here may outlive it. */
 			if (record->template_id == JOURNAL_ALL_TEMPLATES)
 				InvalidateAll(record, stale, recount);
 			else
 				InvalidateTemplate(record, stale, recount);
+			break;
+		case JOURNAL_KINDS:
 			break;
 	}
 }
@@ -420,7 +419,8 @@ AtTransactionEnd(XactEvent event, void *arg)
 				if (records[i].entry != NULL)
 					FinishRecord(&records[i], commit);
 			}
-			nrecords = nrecounts = nchanges = 0;
+			nrecords = 0;
+			memset(nrecords_of, 0, sizeof(nrecords_of));
 			break;
 		default:
 			break;
@@ -437,7 +437,7 @@ AtSubtransactionEnd(SubXactEvent event, SubTransactionId subid,
 		while (nrecords > 0 && records[nrecords - 1].subid >= subid)
 		{
 			nrecords--;
-			CountRecord(&records[nrecords], -1);
+			nrecords_of[records[nrecords].kind]--;
 			FinishRecord(&records[nrecords], false);
 		}
 	}

@@ -13,10 +13,12 @@ typedef enum JournalKind
 	JOURNAL_LOWERED,			/* n units that leave the total at commit */
 	JOURNAL_CREATED,			/* a template inserted */
 	JOURNAL_CHANGED,			/* a template, or its quota, changed */
-	JOURNAL_RECOUNT				/* coupons changed behind the counter */
+	JOURNAL_RECOUNT,			/* coupons changed behind the counter */
+	JOURNAL_FEWER,				/* users may have fewer coupons than before */
+	JOURNAL_KINDS
 } JournalKind;
 
-#define JOURNAL_ALL_TEMPLATES 0 /* as template id of CHANGED and RECOUNT */
+#define JOURNAL_ALL_TEMPLATES 0 /* as template id of the last three */
 
 extern void JournalInit(void);
 extern void JournalMakeRoom(void);

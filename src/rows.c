@@ -25,6 +25,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog.h"
+#include "claimants.h"
 #include "compat.h"
 #include "rows.h"
 
@@ -40,12 +41,13 @@ typedef struct RowScan
 /* The heap is open and locked; the slot is made with the first row. */
 static void
 BeginScan(RowScan *rs, Relation heap, Oid index, Snapshot snapshot,
-		  ScanKey keys, int nkeys)
+		  ScanKey keys, int nkeys, bool index_only)
 {
 	rs->heap = heap;
 	rs->index = index_open(index, AccessShareLock);
 	rs->slot = NULL;
 	rs->scan = CompatIndexBeginScan(rs->heap, rs->index, snapshot, nkeys);
+	rs->scan->xs_want_itup = index_only;
 	index_rescan(rs->scan, keys, nkeys, NULL, 0);
 }
 
@@ -169,7 +171,7 @@ OpenLeaf(RowsLeaf *leaf, int number, ScanKey keys)
 
 	InitDirtySnapshot(leaf->dirty);
 	BeginScan(&leaf->scan, heap, CatalogGet()->leaf[number].user_index,
-			  &leaf->dirty, keys, 2);
+			  &leaf->dirty, keys, 2, false);
 }
 
 /* Add up the rows of the scan; see RowsProbe. */
@@ -300,7 +302,8 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 		RowScan		rs;
 
 		BeginScan(&rs, table_open(leaf->relation, AccessShareLock),
-				  by_id ? leaf->id_index : leaf->user_index, snapshot, &key, 1);
+				  by_id ? leaf->id_index : leaf->user_index, snapshot, &key, 1,
+				  false);
 		while (NextRow(&rs, ForwardScanDirection))
 		{
 			bool		isnull;
@@ -319,6 +322,47 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 }
 
 /*
+ * RowsLoadClaimants notes all users who have rows of a template in the filter
+ * of claimants.c, and returns the number of index entries read; it stops where
+ * there are more than "upto".
+ *
+ * It reads the index and nothing else, whatever snapshot would see the rows:
+ * an entry of a dead row does no harm, and one of a prepared transaction must
+ * not be missed.  A row whose entry is still on its way has been noted by the
+ * one who inserts it.
+ */
+int64
+RowsLoadClaimants(int64 template_id, int64 upto)
+{
+	int64		read = 0;
+	ScanKeyData key;
+
+	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
+	for (int i = 0; i < COUPON_PARTITIONS && read <= upto; i++)
+	{
+		Relation	heap = table_open(CatalogGet()->leaf[i].relation,
+									  AccessShareLock);
+		const Catalog *cat = CatalogGet();	/* see RowsProbe */
+		RowScan		rs;
+
+		BeginScan(&rs, heap, cat->leaf[i].user_index, SnapshotAny, &key, 1, true);
+		while (read <= upto &&
+			   index_getnext_tid(rs.scan, ForwardScanDirection) != NULL)
+		{
+			bool		isnull;
+			Datum		user = index_getattr(rs.scan->xs_itup, 2,
+											 rs.scan->xs_itupdesc, &isnull);
+
+			CHECK_FOR_INTERRUPTS();
+			ClaimantsAdd(cat->template_table, template_id, DatumGetInt64(user));
+			read++;
+		}
+		EndScan(&rs);
+	}
+	return read;
+}
+
+/*
  * RowsTemplateExists tells whether there is such a template, for the price of
  * one index probe.
  */
@@ -332,7 +376,7 @@ RowsTemplateExists(int64 template_id, Snapshot snapshot)
 
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	BeginScan(&rs, table_open(cat->template_table, AccessShareLock),
-			  cat->template_pkey, snapshot, &key, 1);
+			  cat->template_pkey, snapshot, &key, 1, false);
 	found = NextRow(&rs, ForwardScanDirection);
 	EndScan(&rs);
 	return found;

@@ -16,6 +16,7 @@
 
 #include "cache.h"
 #include "catalog.h"
+#include "claimants.h"
 #include "id.h"
 #include "outcome.h"
 #include "role.h"
@@ -138,8 +139,8 @@ Datum
 coupon_stat_cache_counters(PG_FUNCTION_ARGS)
 {
 	CacheStats	stats = {0};
-	Datum		values[8];
-	bool		nulls[8];
+	Datum		values[9];
+	bool		nulls[9];
 
 	memset(nulls, !CacheIsAttached(), sizeof(nulls));
 	if (CacheIsAttached())
@@ -152,6 +153,8 @@ coupon_stat_cache_counters(PG_FUNCTION_ARGS)
 	values[5] = Int64GetDatum((int64) stats.unknown);
 	values[6] = Int64GetDatum((int64) stats.evictions);
 	values[7] = Int64GetDatum((int64) stats.invalidations);
+	nulls[8] = !ClaimantsIsOn();
+	values[8] = Float8GetDatum(nulls[8] ? 0 : ClaimantsFill());
 	return ReturnRow(fcinfo, values, nulls);
 }
 

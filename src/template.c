@@ -52,11 +52,32 @@ TemplateRequirePreload(void)
 				 errhint("Connect to the primary server.")));
 }
 
+/*
+ * What may be asked about users instead of looking at the tables.  The
+ * partition lock of the entry is held.
+ */
+static void
+CopyKnowledge(TemplateView *view, const CacheEntry *entry, uint64 guard)
+{
+	bool		guarded = entry->guard != 0 && entry->guard == guard;
+
+	view->claimants = guarded && entry->claimants;
+	view->holdings = guarded ? entry->holdings : 0;
+}
+
+static void
+ForgetKnowledge(TemplateView *view)
+{
+	view->claimants = false;
+	view->holdings = 0;
+}
+
 /* Copy out of the cache; false where it has nothing fresh. */
 static bool
 FetchShared(TemplateView *view)
 {
 	LWLock	   *lock = CachePartitionLock(&view->key);
+	uint64		guard = CatalogGet()->guard;
 	CacheEntry *entry;
 	bool		fresh;
 
@@ -71,6 +92,7 @@ FetchShared(TemplateView *view)
 		view->generation = entry->generation;
 		view->quota = entry->quota;
 		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
+		CopyKnowledge(view, entry, guard);
 		pg_atomic_fetch_add_u64(&entry->lookups, 1);
 		if (pg_atomic_read_u32(&entry->usage) < 5)
 			pg_atomic_fetch_add_u32(&entry->usage, 1);
@@ -94,6 +116,7 @@ FetchOwn(TemplateView *view)
 		view->quota = row.quota;
 		view->generation = 0;
 		view->issued = 0;
+		ForgetKnowledge(view);
 		if (view->origin == TEMPLATE_OWN_CREATED)
 			view->issued = TemplateCountIssued(view->key.template_id, &row,
 											   snapshot);
@@ -195,6 +218,28 @@ TemplateUseWindow(const TemplateView *view, TimestampTz now,
 				 errmsg("a coupon of template %lld would end before it can be used",
 						(long long) view->key.template_id),
 				 errhint("Correct use_validity of the template.")));
+}
+
+/*
+ * TemplatePeek fills in of a view what may be asked about users, and loads
+ * nothing.
+ */
+void
+TemplatePeek(int64 template_id, TemplateView *view)
+{
+	uint64		guard = CatalogGet()->guard;
+	LWLock	   *lock;
+	CacheEntry *entry;
+
+	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
+	lock = CachePartitionLock(&view->key);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	if (entry != NULL)
+		CopyKnowledge(view, entry, guard);
+	else
+		ForgetKnowledge(view);
+	LWLockRelease(lock);
 }
 
 /*

@@ -63,9 +63,12 @@ typedef struct TemplateView
 	uint64		generation;		/* may be another's when this has changed */
 	int64		quota;			/* CACHE_UNLIMITED: no total */
 	int64		issued;
+	bool		claimants;		/* claimants.c knows all who hold any */
+	uint64		holdings;		/* epoch for holdings.c; 0: do not ask */
 } TemplateView;
 
 extern bool TemplateFetch(int64 template_id, TemplateView *view);
+extern void TemplatePeek(int64 template_id, TemplateView *view);
 extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 								   int64 *got);
 extern int	TemplateJudge(const TemplateView *view, int open_to, TimestampTz now);

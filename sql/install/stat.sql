@@ -10,7 +10,8 @@ COMMENT ON FUNCTION coupon_stat_entries() IS 'what the shared cache holds of thi
 
 CREATE FUNCTION coupon_stat_cache_counters(OUT capacity int, OUT entries int, OUT lookups bigint,
                                            OUT loads bigint, OUT refreshes bigint, OUT unknown bigint,
-                                           OUT evictions bigint, OUT invalidations bigint)
+                                           OUT evictions bigint, OUT invalidations bigint,
+                                           OUT claimants_fill float8)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stat_cache_counters';
 COMMENT ON FUNCTION coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
@@ -32,7 +33,8 @@ COMMENT ON VIEW coupon_stat IS
 CREATE VIEW coupon_stat_cache AS
 SELECT c.capacity, c.entries, c.lookups, c.loads, c.refreshes, c.unknown, c.evictions,
        c.invalidations,
-       round(1 - c.loads::numeric / nullif(c.lookups, 0), 4) AS hit_rate
+       round(1 - c.loads::numeric / nullif(c.lookups, 0), 4) AS hit_rate,
+       round(c.claimants_fill::numeric, 4) AS claimants_fill
 FROM coupon_stat_cache_counters() c;
 COMMENT ON VIEW coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
 

@@ -95,7 +95,7 @@ CREATE TRIGGER zz_user_coupon_truncate BEFORE TRUNCATE ON user_coupon
 CREATE TRIGGER zz_user_coupon_insert BEFORE INSERT OR DELETE ON user_coupon
     FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
 CREATE TRIGGER zz_user_coupon_update
-    BEFORE UPDATE OF id, template_id, holder ON user_coupon
+    BEFORE UPDATE OF id, user_id, template_id, receive_seq, holder ON user_coupon
     FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
 ALTER TABLE user_coupon
     ENABLE ALWAYS TRIGGER zz_user_coupon_truncate,
