@@ -11,6 +11,9 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "bgworker/launcher.h"
+#include "bgworker/leave.h"
+#include "bgworker/status.h"
 #include "cache.h"
 #include "catalog.h"
 #include "compat.h"
@@ -18,6 +21,7 @@
 #include "id.h"
 #include "journal.h"
 #include "role.h"
+#include "wake.h"
 
 COMPAT_MODULE_MAGIC;
 
@@ -34,7 +38,11 @@ RequestSharedMemory(void)
 
 	RequestAddinShmemSpace(CacheShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
+	RequestAddinShmemSpace(WakeShmemSize());
+	RequestAddinShmemSpace(StatusShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
+	RequestNamedLWLockTranche("coupon wake", 1);
+	RequestNamedLWLockTranche("coupon workers", 1);
 }
 
 static void
@@ -46,6 +54,8 @@ InitSharedMemory(void)
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	CacheShmemInit();
 	IdShmemInit();
+	WakeShmemInit();
+	StatusShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -55,6 +65,7 @@ _PG_init(void)
 	GucInit();
 	CatalogInit();
 	RoleInit();
+	WakeInit();
 	JournalInit();
 	IdInit();
 
@@ -64,4 +75,6 @@ _PG_init(void)
 	shmem_request_hook = RequestSharedMemory;
 	previous_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = InitSharedMemory;
+	LeaveInit();
+	LauncherInit();
 }

@@ -5,10 +5,12 @@
 #ifndef COUPON_GUC_H
 #define COUPON_GUC_H
 
+extern PGDLLIMPORT char *coupon_databases;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
 
 extern void GucInit(void);
+extern bool GucNamesDatabase(const char *name);
 
 #endif							/* COUPON_GUC_H */

@@ -25,6 +25,7 @@
 #include "cache.h"
 #include "errors.h"
 #include "journal.h"
+#include "wake.h"
 
 #define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
 
@@ -82,6 +83,7 @@ Push(JournalKind kind)
 	JournalRecord *record = &records[nrecords++];
 
 	Assert(nrecords <= capacity);
+	WakeWorkerAtCommit(WAKE_FOLD);
 	memset(record, 0, sizeof(*record));
 	record->kind = kind;
 	record->subid = GetCurrentSubTransactionId();

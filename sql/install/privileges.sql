@@ -28,9 +28,10 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                'coupon_wallet_count'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user'))
-           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold'))
+           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
+               'coupon_worker_wake'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state')))
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                     AND d.deptype = 'e' AND e.extname = 'coupon')
@@ -39,7 +40,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE kind = 'operator'
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
-    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_health']) AS v
+    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker',
+                      'coupon_health']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
@@ -125,3 +127,6 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- The launcher starts a worker here.
+SELECT @extschema@.coupon_worker_wake();
