@@ -32,7 +32,8 @@
 #define LAST_BACKOFF 60000
 
 static const Duty duties[] = {
-	{"fold", WAKE_FOLD, 1000, false, FoldNew},
+	/* Not at start: see FoldNew. */
+	{"fold", WAKE_FOLD, 1000, false, false, FoldNew},
 };
 
 /* What this process knows of each. */
@@ -46,14 +47,17 @@ static struct
 }			runs[lengthof(duties)];
 
 /*
- * DutyInit makes everything due: what happened before we came is unknown.
+ * DutyInit makes those duties due that are to run at the start.
  */
 void
 DutyInit(void)
 {
 	memset(runs, 0, sizeof(runs));
 	for (int i = 0; i < lengthof(duties); i++)
-		runs[i].woken = true;
+	{
+		runs[i].woken = duties[i].at_start;
+		runs[i].due = DT_NOEND;
+	}
 }
 
 static void

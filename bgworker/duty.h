@@ -26,6 +26,7 @@ typedef struct Duty
 	const char *name;
 	uint32		reasons;		/* WAKE_… bits that bring it work */
 	int			pause;			/* ms from the end of one run to the next woken one */
+	bool		at_start;		/* of a worker: what happened before is unknown */
 	bool		own_transactions;
 	DutyFunction run;
 } Duty;

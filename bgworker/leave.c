@@ -79,7 +79,7 @@ LookAtCommand(Node *statement)
 		case T_DropStmt:
 			/* The worker then finds that it is no longer needed. */
 			if (castNode(DropStmt, statement)->removeType == OBJECT_EXTENSION)
-				WakeWorkerAtCommit(WAKE_ALL);
+				WakeWorkerAtCommit(WAKE_LOOK);
 			break;
 		default:
 			break;

@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
@@ -229,7 +230,8 @@ coupon_stat_workers(PG_FUNCTION_ARGS)
 Datum
 coupon_worker_wake(PG_FUNCTION_ARGS)
 {
-	WakeWorkerAtCommit(WAKE_ALL);
+	/* In CREATE EXTENSION: a restore may follow, which we must not fold. */
+	WakeWorkerAtCommit(creating_extension ? WAKE_LOOK : WAKE_NOW);
 	WakeLauncherAtCommit();
 	PG_RETURN_VOID();
 }

@@ -212,6 +212,10 @@ HasFresh(int64 horizon)
  * reads, so that an idle server writes nothing.  Returns after how many
  * milliseconds to come again although nobody wakes us, -1 for never.
  *
+ * A restore brings rows with old ids, in one transaction per table; folding
+ * amid them would pass the watermark over those yet to come.  So we are woken
+ * by claims only, and by those who ask for it.
+ *
  * A transaction that holds the horizon back may be one of those that will
  * never wake us.  So we come back until everything that was given out when we
  * were woken is at or below the horizon; ids of other databases do not matter.

@@ -83,7 +83,6 @@ Push(JournalKind kind)
 	JournalRecord *record = &records[nrecords++];
 
 	Assert(nrecords <= capacity);
-	WakeWorkerAtCommit(WAKE_FOLD);
 	memset(record, 0, sizeof(*record));
 	record->kind = kind;
 	record->subid = GetCurrentSubTransactionId();
@@ -108,6 +107,9 @@ JournalAddUnits(JournalKind kind, CacheEntry *entry, int64 n)
 		last->entry = entry;
 		last->n = n;
 	}
+	/* Only a claim: coupons that a restore brings must not be folded yet. */
+	if (kind == JOURNAL_RESERVED)
+		WakeWorkerAtCommit(WAKE_FOLD);
 }
 
 /* Wake whoever waits at the gate for pending to reach 0. */

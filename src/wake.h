@@ -6,10 +6,10 @@
 #define COUPON_WAKE_H
 
 /* What a commit may bring for the worker of its database, as bits. */
-#define WAKE_FOLD	0x0001		/* coupons were claimed or counted anew */
+#define WAKE_FOLD	0x0001		/* coupons were claimed */
 #define WAKE_TASKS	0x0002		/* a task is due, or its time has changed */
-#define WAKE_NOW	0x8000		/* somebody asks: look at everything, at once */
-#define WAKE_ALL	0xFFFF
+#define WAKE_LOOK	0x4000		/* no duty: is the extension still there? */
+#define WAKE_NOW	0x8000		/* somebody asks: run every duty, at once */
 
 #define WAKE_LAUNCHER	0		/* number of the launcher's slot */
 

@@ -156,6 +156,23 @@ $node->safe_psql('other', 'DROP EXTENSION coupon; CREATE EXTENSION coupon SCHEMA
 add_template('other');
 folds('dropped and created at once', 'other');
 
+# A restore writes rows with old ids, table by table: no fold amid them.
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+$node->safe_psql('restored', 'CREATE EXTENSION coupon');
+state_is('running', 'restored', 'a worker where a restore begins');
+add_template('restored');
+$node->safe_psql('restored', q{INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) VALUES (1001, 1, 1, 'infinity', 0)});
+my $pid = pid_of('worker', 'restored');
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+ok($node->poll_query_until('postgres', qq{
+	SELECT pid <> $pid AND last_turn_at > started_at FROM coupon_stat_worker WHERE database = 'restored'}), 'a turn in between');
+is($node->safe_psql('restored', 'SELECT count(*) FROM coupon_watermark'), '0', 'does not fold');
+$node->safe_psql('restored', q{INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) VALUES (1002, 2, 1, 'infinity', 0)});
+$user = 10;
+folds('restored', 'restored');
+books_balance($node, 'restored', 'restored');
+$node->safe_psql('postgres', 'DROP DATABASE restored');
+
 # Commands that need the database to themselves.  Each of them would fail if
 # the worker stayed.
 $node->safe_psql('postgres', 'CREATE DATABASE copy TEMPLATE other');
@@ -181,7 +198,7 @@ ok($node->poll_query_until('postgres', q{
 	SELECT count(*) = 2 FROM coupon_stat_workers()}), 'what was dropped is forgotten');
 
 # Ended by force.
-my $pid = pid_of('worker', 'postgres');
+$pid = pid_of('worker', 'postgres');
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 comes_back('worker', $pid, 'a terminated worker comes back');
 $pid = pid_of('launcher');
