@@ -90,7 +90,6 @@ sub turns
 $node->safe_psql('postgres', 'CREATE DATABASE plain');
 state_is('running', 'postgres', 'CREATE EXTENSION starts a worker');
 state_is('none', 'plain', 'none stays without the extension');
-is(pid_of('worker', 'template1'), '', 'nor in a template');
 add_template('postgres');
 folds('after a claim');
 $node->safe_psql('postgres', 'SELECT coupon_receive_many(1, ARRAY(SELECT generate_series(101, 200)))');
