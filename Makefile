@@ -27,6 +27,11 @@ MODULE_big = coupon
 
 OBJS = \
 	src/args.o \
+	bgworker/duty.o \
+	bgworker/launcher.o \
+	bgworker/leave.o \
+	bgworker/status.o \
+	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
 	src/claim.o \
@@ -54,6 +59,7 @@ OBJS = \
 	src/template.o \
 	src/template_load.o \
 	src/verify.o \
+	src/wake.o \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
@@ -62,7 +68,7 @@ PARTS = guard id outcome role template stock claim wallet task stat privileges
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
 
-PG_CPPFLAGS = -I$(srcdir)/src -DCOUPON_VERSION='"$(EXTVERSION)"'
+PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-declaration-after-statement
 
@@ -76,6 +82,6 @@ coupon--$(EXTVERSION).sql: $(PARTS:%=sql/install/%.sql)
 	cat $^ > $@
 
 # PGXS does not know which objects include which headers.
-$(OBJS): $(wildcard src/*.h)
+$(OBJS): $(wildcard src/*.h bgworker/*.h)
 
 endif

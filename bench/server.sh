@@ -18,6 +18,7 @@ shared_buffers = '1GB'
 max_wal_size = '8GB'
 checkpoint_timeout = '1h'
 autovacuum = off
+coupon.databases = ''
 coupon.max_templates = 4096
 SETTINGS
 }

@@ -39,6 +39,14 @@
 	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL)
 #endif
 
+#if PG_VERSION_NUM >= 160000
+#define CompatDatabaseOwnerCheck(database, role) \
+	object_ownercheck(DatabaseRelationId, database, role)
+#else
+#define CompatDatabaseOwnerCheck(database, role) \
+	pg_database_ownercheck(database, role)
+#endif
+
 /* The module magic got a name in 18. */
 #ifdef PG_MODULE_MAGIC_EXT
 #define COMPAT_MODULE_MAGIC \

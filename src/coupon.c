@@ -11,6 +11,9 @@
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
+#include "bgworker/launcher.h"
+#include "bgworker/leave.h"
+#include "bgworker/status.h"
 #include "cache.h"
 #include "catalog.h"
 #include "claimants.h"
@@ -20,6 +23,7 @@
 #include "id.h"
 #include "journal.h"
 #include "role.h"
+#include "wake.h"
 
 COMPAT_MODULE_MAGIC;
 
@@ -38,7 +42,11 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(ClaimantsShmemSize());
 	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
+	RequestAddinShmemSpace(WakeShmemSize());
+	RequestAddinShmemSpace(StatusShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
+	RequestNamedLWLockTranche("coupon wake", 1);
+	RequestNamedLWLockTranche("coupon workers", 1);
 }
 
 static void
@@ -52,6 +60,8 @@ InitSharedMemory(void)
 	ClaimantsShmemInit();
 	HoldingsShmemInit();
 	IdShmemInit();
+	WakeShmemInit();
+	StatusShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -61,6 +71,7 @@ _PG_init(void)
 	GucInit();
 	CatalogInit();
 	RoleInit();
+	WakeInit();
 	JournalInit();
 	IdInit();
 
@@ -70,4 +81,6 @@ _PG_init(void)
 	shmem_request_hook = RequestSharedMemory;
 	previous_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = InitSharedMemory;
+	LeaveInit();
+	LauncherInit();
 }

@@ -21,10 +21,13 @@
 #include "utils/snapmgr.h"
 
 #include "access/htup_details.h"
+#include "catalog.h"
 #include "errors.h"
 #include "fold.h"
 #include "id.h"
 #include "query.h"
+
+#define FOLD_RETRY 1000			/* ms, while the horizon is held back */
 
 PG_FUNCTION_INFO_V1(coupon_fold);
 
@@ -65,6 +68,20 @@ static OwnerQuery move_watermark = {
 	1, {INT8OID}
 };
 
+/*
+ * Anything past the watermark?  Where the counts arrive by subscription, they
+ * and the watermark are the publisher's.
+ */
+static OwnerQuery look_for_fresh = {
+	"SELECT EXISTS (SELECT FROM %1$s.user_coupon"
+	" WHERE id OPERATOR(pg_catalog.>) COALESCE((SELECT upto"
+	"  FROM %1$s.coupon_watermark WHERE holder OPERATOR(pg_catalog.=) 0), 0)"
+	" AND id OPERATOR(pg_catalog.<=) $1 AND holder OPERATOR(pg_catalog.=) 0)"
+	" AND NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel"
+	"  WHERE srrelid OPERATOR(pg_catalog.=) $2)",
+	2, {INT8OID, OIDOID}
+};
+
 static bool running = false;
 
 /*
@@ -103,7 +120,7 @@ FoldWatermark(void)
 	return upto;
 }
 
-/* Returns the new watermark; fills how much was folded. */
+/* The work of FoldPlanned; returns the new watermark. */
 static int64
 Fold(int64 *templates, int64 *coupons)
 {
@@ -133,6 +150,100 @@ Fold(int64 *templates, int64 *coupons)
 	return horizon;
 }
 
+/* What is past the watermark is little, whatever old statistics say. */
+static int
+PlanForFew(void)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	/* A plan made for other bounds may not fit these. */
+	(void) set_config_option("plan_cache_mode", "force_custom_plan", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	return nestlevel;
+}
+
+/* Fold; returns the new watermark and fills how much was folded. */
+static int64
+FoldPlanned(int64 *templates, int64 *coupons)
+{
+	int			nestlevel = PlanForFew();
+	QueryScope	scope;
+	int64		upto = 0;
+
+	QueryBegin(&scope);
+	running = true;
+	PG_TRY();
+	{
+		upto = Fold(templates, coupons);
+	}
+	PG_FINALLY();
+	{
+		running = false;
+	}
+	PG_END_TRY();
+	QueryEnd(&scope);
+	AtEOXact_GUC(false, nestlevel);
+	return upto;
+}
+
+static bool
+HasFresh(int64 horizon)
+{
+	int			nestlevel = PlanForFew();
+	QueryScope	scope;
+	Datum		args[2];
+	bool		isnull;
+	bool		found;
+
+	args[0] = Int64GetDatum(horizon);
+	args[1] = ObjectIdGetDatum(CatalogGet()->stock_table);
+	QueryBegin(&scope);
+	QueryRun(&look_for_fresh, args, NULL);
+	found = DatumGetBool(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	AtEOXact_GUC(false, nestlevel);
+	return found;
+}
+
+/*
+ * FoldNew is the worker's duty: folds if there is something to fold, else only
+ * reads, so that an idle server writes nothing.  Returns after how many
+ * milliseconds to come again although nobody wakes us, -1 for never.
+ *
+ * A restore brings rows with old ids, in one transaction per table; folding
+ * amid them would pass the watermark over those yet to come.  So we are woken
+ * by claims only, and by those who ask for it.
+ *
+ * A transaction that holds the horizon back may be one of those that will
+ * never wake us.  So we come back until everything that was given out when we
+ * were woken is at or below the horizon; ids of other databases do not matter.
+ */
+long
+FoldNew(bool woken)
+{
+	static int64 target = 0;	/* newest id when woken */
+	static int64 done = 0;		/* horizon of the last look */
+	int64		horizon;
+	int64		templates;
+	int64		coupons;
+
+	if (woken)
+		target = IdNewest();
+	horizon = IdHorizon();
+	if (woken || horizon > done)
+	{
+		/* Lost with a crash, the counts are lost with the watermark. */
+		(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+		if (HasFresh(horizon))
+			(void) FoldPlanned(&templates, &coupons);
+		done = horizon;
+	}
+	return done < target ? FOLD_RETRY : -1;
+}
+
 /*
  * coupon_fold() → upto, templates, coupons: fold what is safe to fold.
  *
@@ -142,9 +253,7 @@ Fold(int64 *templates, int64 *coupons)
 Datum
 coupon_fold(PG_FUNCTION_ARGS)
 {
-	QueryScope	scope;
-	int			nestlevel;
-	int64		upto = 0;
+	int64		upto;
 	int64		templates = 0;
 	int64		coupons = 0;
 	TupleDesc	desc;
@@ -160,29 +269,7 @@ coupon_fold(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
-	/*
-	 * What is past the watermark is little, whatever old statistics say; a
-	 * plan made for other bounds may not fit these.
-	 */
-	nestlevel = NewGUCNestLevel();
-	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("plan_cache_mode", "force_custom_plan", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	QueryBegin(&scope);
-	running = true;
-	PG_TRY();
-	{
-		upto = Fold(&templates, &coupons);
-	}
-	PG_FINALLY();
-	{
-		running = false;
-	}
-	PG_END_TRY();
-	QueryEnd(&scope);
-	AtEOXact_GUC(false, nestlevel);
-
+	upto = FoldPlanned(&templates, &coupons);
 	values[0] = Int64GetDatum(upto);
 	values[1] = Int64GetDatum(templates);
 	values[2] = Int64GetDatum(coupons);

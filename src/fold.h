@@ -7,5 +7,6 @@
 
 extern bool FoldIsRunning(void);
 extern int64 FoldWatermark(void);
+extern long FoldNew(bool woken);
 
 #endif							/* COUPON_FOLD_H */

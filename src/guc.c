@@ -12,15 +12,53 @@
 
 #include "miscadmin.h"
 #include "utils/guc.h"
+#include "utils/varlena.h"
 
 #include "guc.h"
 
 int			coupon_batch_size = 5000;
 int			coupon_claimants_memory = 8192;
+char	   *coupon_databases = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
+
+/* Names are taken as they are written: no folding to lower case. */
+static bool
+CheckDatabases(char **newval, void **extra, GucSource source)
+{
+	char	   *copy = pstrdup(*newval);
+	List	   *names;
+	bool		ok = SplitGUCList(copy, ',', &names);
+
+	if (!ok)
+		GUC_check_errdetail("List syntax is invalid.");
+	pfree(copy);
+	list_free(names);
+	return ok;
+}
+
+/*
+ * GucNamesDatabase tells whether coupon.databases names a database, or all.
+ */
+bool
+GucNamesDatabase(const char *name)
+{
+	char	   *copy = pstrdup(coupon_databases);
+	List	   *names;
+	ListCell   *lc;
+	bool		found = false;
+
+	if (SplitGUCList(copy, ',', &names))
+	{
+		foreach(lc, names)
+			found |= strcmp(lfirst(lc), "*") == 0 || strcmp(lfirst(lc), name) == 0;
+	}
+	list_free(names);
+	pfree(copy);
+	return found;
+}
 
 /*
  * GucInit defines the settings and reserves the prefix "coupon".
@@ -38,6 +76,15 @@ GucInit(void)
 							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
+
+	DefineCustomStringVariable("coupon.databases",
+							   "Sets in which databases coupon keeps a worker.",
+							   "A list of names, * for every database that has the extension; empty for none.",
+							   &coupon_databases,
+							   "*",
+							   PGC_SIGHUP,
+							   GUC_LIST_INPUT,
+							   CheckDatabases, NULL, NULL);
 
 	DefineCustomIntVariable("coupon.gate_timeout",
 							"Sets how long a recount or a smaller total waits for open claims.",

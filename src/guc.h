@@ -7,11 +7,13 @@
 
 extern PGDLLIMPORT int coupon_batch_size;
 extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
+extern PGDLLIMPORT char *coupon_databases;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
 
 extern void GucInit(void);
+extern bool GucNamesDatabase(const char *name);
 
 #endif							/* COUPON_GUC_H */

@@ -180,6 +180,15 @@ RaiseAbove(int64 id)
 }
 
 /*
+ * IdNewest returns the newest id given out so far, by this server.
+ */
+int64
+IdNewest(void)
+{
+	return shared == NULL ? 0 : IdOfTick(pg_atomic_read_u64(&shared->tick));
+}
+
+/*
  * IdObserve is told of an id that somebody else has made and stored.
  */
 void

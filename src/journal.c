@@ -25,6 +25,7 @@
 #include "cache.h"
 #include "errors.h"
 #include "journal.h"
+#include "wake.h"
 
 #define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
 
@@ -106,6 +107,9 @@ JournalAddUnits(JournalKind kind, CacheEntry *entry, int64 n)
 		last->entry = entry;
 		last->n = n;
 	}
+	/* Only a claim: coupons that a restore brings must not be folded yet. */
+	if (kind == JOURNAL_RESERVED)
+		WakeWorkerAtCommit(WAKE_FOLD);
 }
 
 /* Wake whoever waits at the gate for pending to reach 0. */

@@ -8,6 +8,7 @@
 
 #include "access/htup_details.h"
 #include "access/xlog.h"
+#include "commands/dbcommands.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -17,6 +18,7 @@
 #include "cache.h"
 #include "catalog.h"
 #include "claimants.h"
+#include "guc.h"
 #include "id.h"
 #include "outcome.h"
 #include "role.h"
@@ -159,17 +161,18 @@ coupon_stat_cache_counters(PG_FUNCTION_ARGS)
 }
 
 /*
- * coupon_server_state() → preloaded, in_recovery, id_seconds_ahead: what
- * coupon_health cannot ask SQL.
+ * coupon_server_state() → preloaded, in_recovery, id_seconds_ahead,
+ * worker_wanted: what coupon_health cannot ask SQL.
  */
 Datum
 coupon_server_state(PG_FUNCTION_ARGS)
 {
-	Datum		values[3];
-	bool		nulls[3] = {false};
+	Datum		values[4];
+	bool		nulls[4] = {false};
 
 	values[0] = BoolGetDatum(CacheIsAttached());
 	values[1] = BoolGetDatum(RecoveryInProgress());
 	values[2] = Int64GetDatum(IdSecondsAhead());
+	values[3] = BoolGetDatum(GucNamesDatabase(get_database_name(MyDatabaseId)));
 	return ReturnRow(fcinfo, values, nulls);
 }

@@ -32,6 +32,7 @@
 #include "stage.h"
 #include "task.h"
 #include "template.h"
+#include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_task_create);
 PG_FUNCTION_INFO_V1(coupon_task_submit);
@@ -380,6 +381,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 		args[2] = TimestampTzGetDatum(now ? GetCurrentTimestamp() : send_at);
 		QueryRun(&make_pending, args, NULL);
 		task->state = TASK_PENDING;
+		WakeWorkerAtCommit(WAKE_TASKS);
 	}
 	QueryEnd(&scope);
 	return task->lines > 0 ? OUTCOME_OK : OUTCOME_EMPTY;

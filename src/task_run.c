@@ -21,6 +21,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "args.h"
@@ -39,6 +40,9 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
 #define MAX_DUE 100				/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
+#define DUTY_BUDGET_MS 500
+#define DUTY_PAUSE_MS 1000
+#define DUTY_LONGEST_MS (24 * 3600 * 1000)
 
 typedef enum StepResult
 {
@@ -80,6 +84,15 @@ static OwnerQuery due_tasks = {
 	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
 	" ORDER BY send_at, id LIMIT $2",
 	2, {INT8ARRAYOID, INT8OID}
+};
+
+/* Milliseconds until something is due; null: never. */
+static OwnerQuery next_due = {
+	"SELECT pg_catalog.ceil(EXTRACT(epoch FROM"
+	"  pg_catalog.min(GREATEST(send_at, retry_at)) OPERATOR(pg_catalog.-)"
+	"  pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint"
+	" FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
+	" AND pg_catalog.isfinite(send_at)"
 };
 
 static OwnerQuery note_error = {
@@ -409,6 +422,45 @@ TaskRunDue(void (*next_transaction) (void), int budget_ms)
 			FinishTask(tasks[i]);
 	}
 	return false;
+}
+
+static void
+NextWorkerTransaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/*
+ * TaskDuty is a worker's duty: it runs what is due for a moment, and says
+ * when to come again.  Tasks that wait for others are looked at each second.
+ */
+long
+TaskDuty(bool woken)
+{
+	QueryScope	scope;
+	bool		more;
+	bool		never;
+	int64		ms = 0;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	more = TaskRunDue(NextWorkerTransaction, DUTY_BUDGET_MS);
+	if (!more)
+	{
+		NextWorkerTransaction();
+		QueryBegin(&scope);
+		QueryRun(&next_due, NULL, NULL);
+		ms = DatumGetInt64(QueryValue(0, 1, &never));
+		QueryEnd(&scope);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (more)
+		return 0;
+	return never ? -1 : (long) Min(Max(ms, DUTY_PAUSE_MS), DUTY_LONGEST_MS);
 }
 
 /*

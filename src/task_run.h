@@ -6,5 +6,6 @@
 #define COUPON_TASK_RUN_H
 
 extern bool TaskRunDue(void (*next_transaction) (void), int budget_ms);
+extern long TaskDuty(bool woken);
 
 #endif							/* COUPON_TASK_RUN_H */

@@ -9,7 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $pub = new_node('publisher', '', allows_streaming => 'logical');
+my $pub = new_node('publisher', "coupon.databases = ''", allows_streaming => 'logical');
 my $sub = new_node('subscriber', 'coupon.node_id = 1', allows_streaming => 'logical');
 $pub->safe_psql('postgres', 'CREATE PUBLICATION p FOR TABLE coupon_template, coupon_stock, coupon_watermark, user_coupon');
 $pub->safe_psql('postgres', q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (1, 'a', 10, 10, 'published')});
@@ -30,8 +30,23 @@ step(q{SELECT coupon_receive_many(1, '{4,5}')}, 5, 'and what follows');
 step('UPDATE coupon_template SET total_stock = 6 WHERE id = 1', 1, 'a smaller total');
 step(q{UPDATE user_coupon SET status = 4 WHERE user_id = 1}, 1, 'a revoked coupon stays issued');
 books_balance($sub, 'subscriber');
+
+# Counts come from the publisher, which folded three.
+my $turns = q{SELECT turns FROM coupon_stat_worker WHERE database = 'postgres'};
+$sub->poll_query_until('postgres', "SELECT ($turns) > 0");
+for (1 .. 3)
+{
+	my $before = $sub->safe_psql('postgres', $turns);
+	$sub->safe_psql('postgres', 'SELECT coupon_worker_wake()');
+	$sub->poll_query_until('postgres', "SELECT ($turns) > $before");
+}
+is($sub->safe_psql('postgres', 'SELECT folded, (SELECT count(*) FROM user_coupon) FROM coupon_stock WHERE template_id = 1'),
+	'3|5', 'a worker leaves the counts of a subscription alone');
 is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 9)}), '0', 'after a switch-over the rest can be claimed here');
 is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 10)}), '2', 'and no more');
+$sub->safe_psql('postgres', 'DROP SUBSCRIPTION s; SELECT coupon_worker_wake()');
+ok($sub->poll_query_until('postgres', 'SELECT folded = 6 FROM coupon_stock WHERE template_id = 1'),
+	'without the subscription the worker folds');
 is($sub->safe_psql('postgres', q{SELECT (id >> 12) & 1023 FROM user_coupon WHERE user_id = 9}), '1', 'with ids of this node');
 $sub->stop; $pub->stop;
 done_testing();

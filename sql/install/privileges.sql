@@ -34,9 +34,10 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                'coupon_receive_new_user'))
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
-               'coupon_task_run_due'))
+               'coupon_task_run_due', 'coupon_worker_wake'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stuck')))
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
+               'coupon_stuck')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                     AND d.deptype = 'e' AND e.extname = 'coupon')
@@ -45,7 +46,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE kind = 'operator'
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
-    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_health',
+    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
@@ -132,3 +133,6 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- The launcher starts a worker here.
+SELECT @extschema@.coupon_worker_wake();

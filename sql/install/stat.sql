@@ -17,10 +17,24 @@ CREATE FUNCTION coupon_stat_cache_counters(OUT capacity int, OUT entries int, OU
 COMMENT ON FUNCTION coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
 
 CREATE FUNCTION coupon_server_state(OUT preloaded boolean, OUT in_recovery boolean,
-                                    OUT id_seconds_ahead bigint)
+                                    OUT id_seconds_ahead bigint, OUT worker_wanted boolean)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_server_state';
 COMMENT ON FUNCTION coupon_server_state() IS 'what coupon_health cannot ask SQL';
+
+CREATE FUNCTION coupon_stat_workers()
+    RETURNS TABLE (kind text, datid oid, pid int, state text, started_at timestamptz,
+                   last_turn_at timestamptz, turns bigint, errors bigint,
+                   last_error text, last_error_at timestamptz)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_stat_workers';
+COMMENT ON FUNCTION coupon_stat_workers() IS 'the launcher and the workers of all databases; use the view coupon_stat_worker';
+
+CREATE FUNCTION coupon_worker_wake() RETURNS void
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_worker_wake';
+COMMENT ON FUNCTION coupon_worker_wake() IS
+    'makes the worker of this database look at everything when the transaction commits';
 
 CREATE VIEW coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
@@ -38,6 +52,12 @@ SELECT c.capacity, c.entries, c.lookups, c.loads, c.refreshes, c.unknown, c.evic
 FROM coupon_stat_cache_counters() c;
 COMMENT ON VIEW coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
 
+CREATE VIEW coupon_stat_worker AS
+SELECT w.kind, d.datname AS database, w.pid, w.state, w.started_at, w.last_turn_at, w.turns,
+       w.errors, w.last_error, w.last_error_at
+FROM coupon_stat_workers() w LEFT JOIN pg_database d ON d.oid = w.datid;
+COMMENT ON VIEW coupon_stat_worker IS 'the launcher and the worker of each database: what they do and what has failed';
+
 CREATE VIEW coupon_health AS
 WITH state AS MATERIALIZED (SELECT * FROM coupon_server_state()),
 cache AS MATERIALIZED (SELECT * FROM coupon_stat_cache),
@@ -45,6 +65,11 @@ mark AS MATERIALIZED (SELECT COALESCE(max(w.upto), 0) AS upto FROM coupon_waterm
 unfolded AS MATERIALIZED (
     SELECT count(*) AS n FROM (SELECT FROM user_coupon c
         WHERE c.id > (SELECT upto FROM mark) LIMIT 1000001) x),
+worker AS MATERIALIZED (
+    SELECT s.preloaded, s.in_recovery, s.worker_wanted, w.state, w.last_error, w.last_error_at,
+           COALESCE(current_setting('coupon.databases', true), '') AS databases,
+           w.last_error_at > now() - interval '10 minutes' AS failing
+    FROM state s LEFT JOIN coupon_stat_worker w ON w.database = current_database()),
 triggers AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE g.tgenabled <> 'A') AS off,
            count(*) AS n
@@ -74,8 +99,26 @@ FROM oversold
 UNION ALL
 SELECT 'fold', CASE WHEN n <= 100000 THEN 'ok' ELSE 'warning' END,
        format('%s coupons are not folded', CASE WHEN n > 1000000 THEN 'over 1000000' ELSE n::text END),
-       CASE WHEN n > 100000 THEN 'call coupon_fold() every few seconds: a restart has to count them' END
+       CASE WHEN n > 100000 THEN 'is the worker running, is a transaction open for long? A restart has to count them' END
 FROM unfolded
+UNION ALL
+SELECT 'worker',
+       CASE WHEN in_recovery OR databases = '' THEN 'ok'
+            WHEN state = 'running' AND failing IS NOT TRUE THEN 'ok' ELSE 'warning' END,
+       CASE WHEN NOT preloaded THEN 'no worker without preloading'
+            WHEN in_recovery THEN 'a standby has no worker'
+            WHEN databases = '' THEN 'turned off by coupon.databases'
+            WHEN NOT worker_wanted THEN 'coupon.databases does not name this database'
+            WHEN state IS NULL THEN 'no worker in this database'
+            WHEN failing THEN format('%s, last error at %s: %s', state, last_error_at, last_error)
+            ELSE state END,
+       CASE WHEN in_recovery OR databases = '' THEN NULL
+            WHEN NOT preloaded THEN 'add coupon to shared_preload_libraries and restart'
+            WHEN NOT worker_wanted THEN 'add it to coupon.databases, or empty the list and call coupon_fold() yourself'
+            WHEN failing THEN 'remove the cause, then SELECT coupon_worker_wake()'
+            WHEN state IS DISTINCT FROM 'running'
+            THEN 'wait some seconds; else look into the server log and at max_worker_processes' END
+FROM worker
 UNION ALL
 SELECT 'cache',
        CASE WHEN evictions * 5 > lookups AND lookups > 10000 THEN 'warning' ELSE 'ok' END,

@@ -1,0 +1,37 @@
+/*
+ * duty.h
+ *		What a worker does: a table of duties, each isolated from the others.
+ */
+#ifndef COUPON_DUTY_H
+#define COUPON_DUTY_H
+
+#include "datatype/timestamp.h"
+
+/* Answers of a duty; any other is the most milliseconds to sleep. */
+#define DUTY_AGAIN	0			/* there is more: call again at once */
+#define DUTY_SLEEP	(-1)		/* nothing to do until woken */
+
+/*
+ * A duty does one portion of its work and says when to come again.  "woken"
+ * is false when it only comes again because it said so.  It may raise any
+ * error.  It is called without transaction if it manages its own, else in one,
+ * READ COMMITTED, with a snapshot.  Long work must be cut into portions of at
+ * most some seconds, or call CHECK_FOR_INTERRUPTS: a worker may be asked to
+ * leave at any time, and the other duties wait meanwhile.
+ */
+typedef long (*DutyFunction) (bool woken);
+
+typedef struct Duty
+{
+	const char *name;
+	uint32		reasons;		/* WAKE_… bits that bring it work */
+	int			pause;			/* ms from the end of one run to the next woken one */
+	bool		at_start;		/* of a worker: what happened before is unknown */
+	bool		own_transactions;
+	DutyFunction run;
+} Duty;
+
+extern void DutyInit(void);
+extern long DutyRunDue(int number, uint32 reasons);
+
+#endif							/* COUPON_DUTY_H */

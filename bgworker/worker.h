@@ -1,0 +1,13 @@
+/*
+ * worker.h
+ *		The worker of one database.
+ */
+#ifndef COUPON_WORKER_H
+#define COUPON_WORKER_H
+
+#include "postmaster/bgworker.h"
+
+extern bool WorkerRegister(int number, Oid database, BackgroundWorkerHandle **handle);
+extern PGDLLEXPORT void CouponWorkerMain(Datum arg);
+
+#endif							/* COUPON_WORKER_H */

@@ -1,0 +1,374 @@
+/*
+ * wake.c
+ *		Who is to be woken when a transaction commits, and how.
+ *
+ * One slot in shared memory for the launcher and one for each database that
+ * has a worker.  A process publishes its latch there while it runs, and takes
+ * it away before it exits; it is only ever set under the lock, so that nobody
+ * sets the latch of a process that is gone.
+ *
+ * A transaction notes what it brings in a variable of its own.  The callback,
+ * registered once, passes it on at COMMIT, after the transaction has left the
+ * array of running ones; it allocates nothing and cannot fail.  The reasons of
+ * a slot are bits in an atomic.  A worker takes them, all at once, before it
+ * looks at the tables; a committer looks at them after its rows are visible.
+ * With a full barrier on both sides one of the two sees the other.  A bit that
+ * is there already needs neither lock nor latch: of many claims a second, one
+ * wakes the worker.
+ *
+ * Fields: "reasons" is written without lock.  All others are written under the
+ * lock, exclusive, and read under it, shared; but a committer looks for the
+ * slot of its database without lock, and looks again when it has the lock.  It
+ * can miss only a worker that has not yet attached, and a worker that attaches
+ * looks at everything.
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#include "wake.h"
+
+typedef struct WakeSlot
+{
+	pg_atomic_uint32 reasons;
+	Oid			database;		/* invalid: free, or the launcher's */
+	Latch	   *latch;			/* NULL: no process */
+	int			pid;			/* 0: no process */
+	bool		asked;			/* to leave the database */
+} WakeSlot;
+
+typedef struct WakeShared
+{
+	Oid			installed;		/* where, since the launcher looked; by lock */
+	WakeSlot	slots[FLEXIBLE_ARRAY_MEMBER];
+} WakeShared;
+
+static WakeShared *shared = NULL;
+static LWLock *lock = NULL;
+
+/* What this transaction brings. */
+static uint32 reasons_at_commit = 0;
+static bool launcher_at_commit = false;
+
+/*
+ * WakeSlotCount returns the number of slots: the launcher's, and as many as
+ * there can be workers.
+ */
+int
+WakeSlotCount(void)
+{
+	return 1 + max_worker_processes;
+}
+
+/*
+ * WakeShmemSize returns the bytes that the slots need.
+ */
+Size
+WakeShmemSize(void)
+{
+	return add_size(offsetof(WakeShared, slots),
+					mul_size(WakeSlotCount(), sizeof(WakeSlot)));
+}
+
+/*
+ * WakeShmemInit attaches to the slots; AddinShmemInitLock is held.
+ */
+void
+WakeShmemInit(void)
+{
+	bool		found;
+
+	shared = ShmemInitStruct("coupon wake", WakeShmemSize(), &found);
+	lock = &GetNamedLWLockTranche("coupon wake")->lock;
+	if (!found)
+	{
+		memset(shared, 0, WakeShmemSize());
+		for (int i = 0; i < WakeSlotCount(); i++)
+			pg_atomic_init_u32(&shared->slots[i].reasons, 0);
+	}
+}
+
+/* The slot of this database, 0 if it has none; without lock. */
+static int
+FindSlot(Oid database)
+{
+	static int	last = 0;
+
+	if (last != 0 && shared->slots[last].database == database)
+		return last;
+	for (int i = 1; i < WakeSlotCount(); i++)
+	{
+		if (shared->slots[i].database == database)
+			return last = i;
+	}
+	return 0;
+}
+
+static void
+WakeWorker(uint32 reasons)
+{
+	int			number;
+	WakeSlot   *slot;
+
+	pg_memory_barrier();		/* our rows are visible before we look */
+	number = FindSlot(MyDatabaseId);
+	if (number == 0)
+		return;
+	slot = &shared->slots[number];
+	if ((pg_atomic_read_u32(&slot->reasons) & reasons) == reasons)
+		return;
+	pg_atomic_fetch_or_u32(&slot->reasons, reasons);
+	LWLockAcquire(lock, LW_SHARED);
+	if (slot->database == MyDatabaseId && slot->latch != NULL)
+		SetLatch(slot->latch);
+	LWLockRelease(lock);
+}
+
+static void
+TellInstalled(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (shared->installed == InvalidOid || shared->installed == MyDatabaseId)
+		shared->installed = MyDatabaseId;
+	else
+		shared->installed = WAKE_ANYWHERE;
+	if (shared->slots[WAKE_LAUNCHER].latch != NULL)
+		SetLatch(shared->slots[WAKE_LAUNCHER].latch);
+	LWLockRelease(lock);
+}
+
+static void
+AtTransactionEnd(XactEvent event, void *arg)
+{
+	if (reasons_at_commit == 0 && !launcher_at_commit)
+		return;
+	if (event == XACT_EVENT_COMMIT)
+	{
+		if (reasons_at_commit != 0)
+			WakeWorker(reasons_at_commit);
+		if (launcher_at_commit)
+			TellInstalled();
+	}
+	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+		event == XACT_EVENT_PREPARE)
+	{
+		reasons_at_commit = 0;
+		launcher_at_commit = false;
+	}
+}
+
+/*
+ * WakeInit registers the callback.  Called from _PG_init before the other
+ * rooms': callbacks run in reverse order, and a worker must not look before
+ * the others have settled what this transaction has done.
+ */
+void
+WakeInit(void)
+{
+	RegisterXactCallback(AtTransactionEnd, NULL);
+}
+
+/*
+ * WakeWorkerAtCommit makes the commit of this transaction wake the worker of
+ * this database.  Cannot fail.
+ */
+void
+WakeWorkerAtCommit(uint32 reasons)
+{
+	if (shared != NULL)
+		reasons_at_commit |= reasons;
+}
+
+/*
+ * WakeLauncherAtCommit makes the commit tell the launcher that this database
+ * may have the extension now.
+ */
+void
+WakeLauncherAtCommit(void)
+{
+	launcher_at_commit = shared != NULL;
+}
+
+/*
+ * WakeAskToLeave asks the worker of a database to leave it, at once: what it
+ * is doing is cancelled.  The launcher starts another one later.
+ */
+void
+WakeAskToLeave(Oid database)
+{
+	int			number;
+
+	if (shared == NULL || !OidIsValid(database))
+		return;
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	number = FindSlot(database);
+	if (number != 0)
+	{
+		WakeSlot   *slot = &shared->slots[number];
+
+		slot->asked = true;
+		/* It cannot be gone: it detaches under this lock. */
+		if (slot->pid != 0)
+		{
+			SetLatch(slot->latch);
+			(void) kill(slot->pid, SIGINT);
+		}
+	}
+	LWLockRelease(lock);
+}
+
+/*
+ * WakeOpen gives a database a slot; returns its number, 0 if none is free.
+ * Only the launcher opens and closes slots.
+ */
+int
+WakeOpen(Oid database)
+{
+	int			number = 0;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 1; i < WakeSlotCount() && number == 0; i++)
+	{
+		WakeSlot   *slot = &shared->slots[i];
+
+		if (!OidIsValid(slot->database))
+		{
+			slot->database = database;
+			slot->asked = false;
+			number = i;
+		}
+	}
+	LWLockRelease(lock);
+	return number;
+}
+
+/*
+ * WakeClose takes the slot away, unless a process is attached.
+ */
+void
+WakeClose(int number)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (shared->slots[number].pid == 0)
+		shared->slots[number].database = InvalidOid;
+	LWLockRelease(lock);
+}
+
+/*
+ * WakeAttach publishes the latch of this process.  False: the slot is no
+ * longer this database's, somebody else is there, or it is asked to leave.
+ */
+bool
+WakeAttach(int number, Oid database)
+{
+	WakeSlot   *slot = &shared->slots[number];
+	bool		ok;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	ok = slot->database == database && slot->pid == 0 && !slot->asked;
+	if (ok)
+	{
+		slot->latch = MyLatch;
+		slot->pid = MyProcPid;
+	}
+	LWLockRelease(lock);
+	return ok;
+}
+
+/*
+ * WakeDetach takes the latch away and tells the launcher; called before exit.
+ */
+void
+WakeDetach(int number)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->slots[number].latch = NULL;
+	shared->slots[number].pid = 0;
+	LWLockRelease(lock);
+	if (number != WAKE_LAUNCHER)
+		WakeLauncher();
+}
+
+/*
+ * WakeLauncher makes the launcher look around.
+ */
+void
+WakeLauncher(void)
+{
+	LWLockAcquire(lock, LW_SHARED);
+	if (shared->slots[WAKE_LAUNCHER].latch != NULL)
+		SetLatch(shared->slots[WAKE_LAUNCHER].latch);
+	LWLockRelease(lock);
+}
+
+/*
+ * WakeTakeReasons returns what commits have brought since the last call.  Take
+ * snapshots only after it.
+ */
+uint32
+WakeTakeReasons(int number)
+{
+	return pg_atomic_exchange_u32(&shared->slots[number].reasons, 0);
+}
+
+/*
+ * WakeTakeInstalled returns the database in which the extension was created
+ * since the last call, WAKE_ANYWHERE if in several.
+ */
+Oid
+WakeTakeInstalled(void)
+{
+	Oid			installed;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	installed = shared->installed;
+	shared->installed = InvalidOid;
+	LWLockRelease(lock);
+	return installed;
+}
+
+/*
+ * WakeIsAsked tells whether the process of this slot is asked to leave.
+ */
+bool
+WakeIsAsked(int number)
+{
+	bool		asked;
+
+	LWLockAcquire(lock, LW_SHARED);
+	asked = shared->slots[number].asked;
+	LWLockRelease(lock);
+	return asked;
+}
+
+/*
+ * WakeForgetAsked lets a worker come back.
+ */
+void
+WakeForgetAsked(int number)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->slots[number].asked = false;
+	LWLockRelease(lock);
+}
+
+/*
+ * WakeGet tells which database a slot serves and which process is attached,
+ * if any; false if the slot is free.
+ */
+bool
+WakeGet(int number, Oid *database, int *pid)
+{
+	LWLockAcquire(lock, LW_SHARED);
+	*database = shared->slots[number].database;
+	*pid = shared->slots[number].pid;
+	LWLockRelease(lock);
+	return OidIsValid(*database) || number == WAKE_LAUNCHER;
+}

@@ -1,0 +1,41 @@
+/*
+ * wake.h
+ *		Who is to be woken when a transaction commits, and how.
+ */
+#ifndef COUPON_WAKE_H
+#define COUPON_WAKE_H
+
+/* What a commit may bring for the worker of its database, as bits. */
+#define WAKE_FOLD	0x0001		/* coupons were claimed */
+#define WAKE_TASKS	0x0002		/* a task is due, or its time has changed */
+#define WAKE_LOOK	0x4000		/* no duty: is the extension still there? */
+#define WAKE_NOW	0x8000		/* somebody asks: run every duty, at once */
+
+#define WAKE_LAUNCHER	0		/* number of the launcher's slot */
+
+/* A new extension in more than one database since the launcher looked. */
+#define WAKE_ANYWHERE	((Oid) PG_UINT32_MAX)
+
+extern Size WakeShmemSize(void);
+extern void WakeShmemInit(void);
+extern void WakeInit(void);
+
+/* For whoever commits something. */
+extern void WakeWorkerAtCommit(uint32 reasons);
+extern void WakeLauncherAtCommit(void);
+extern void WakeAskToLeave(Oid database);
+
+/* For the processes that are woken. */
+extern int	WakeSlotCount(void);
+extern int	WakeOpen(Oid database);
+extern void WakeClose(int number);
+extern bool WakeAttach(int number, Oid database);
+extern void WakeDetach(int number);
+extern void WakeLauncher(void);
+extern uint32 WakeTakeReasons(int number);
+extern Oid	WakeTakeInstalled(void);
+extern bool WakeIsAsked(int number);
+extern void WakeForgetAsked(int number);
+extern bool WakeGet(int number, Oid *database, int *pid);
+
+#endif							/* COUPON_WAKE_H */
