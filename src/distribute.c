@@ -17,8 +17,9 @@
  *
  * Stock goes to the lines in the order of the file.  A batch that cannot have
  * all that it wants, or would leave too little for earlier batches that others
- * are still at, gives its units back and is left until those have ended.
- * Claims go on all the while and compete for the stock as they always do.
+ * are still at, gives its units back and is begun again by a runner who is
+ * alone: he holds the row of the task for update.  Claims go on all the while
+ * and compete for the stock as they always do.
  *
  * Everything runs in the memory of one SPI connection, which goes with the
  * batch.
@@ -44,7 +45,7 @@
 #include "stage.h"
 #include "template.h"
 
-#define OTHERS_FIRST (-1)		/* beside outcome codes: stock may not suffice */
+#define NOT_ENOUGH (-1)			/* beside outcome codes: stock may not suffice */
 #define MAX_SHOWN_USER_ID 100	/* bytes of a bad user id that are kept */
 
 typedef enum LineFate
@@ -78,6 +79,7 @@ typedef struct Line
 typedef struct Batch
 {
 	const Task *task;
+	bool		alone;			/* no other runner is at the task */
 	char		request_id[32]; /* stored with its coupons */
 	int32		number;
 	int64		first_line;
@@ -358,26 +360,28 @@ EarlierLines(const Batch *batch)
 }
 
 /*
- * Whether what is left after this batch has taken its part is certain to
- * suffice for the earlier batches that are still open.
+ * Whether the stock suffices for this batch, and what is left for the earlier
+ * ones that are still open.  A runner who is alone decides over all there is.
  */
 static bool
-LeavesEnough(const Batch *batch, int64 wanted, int64 got)
+IsEnough(const Batch *batch, int64 wanted, int64 got)
 {
 	StockNumbers numbers;
-	int64		earlier = EarlierLines(batch);
+	int64		earlier;
 
-	if (earlier == 0)
-		return true;
-	return got == wanted && StockRead(&batch->view.key, &numbers) &&
-		(numbers.quota == CACHE_UNLIMITED ||
-		 numbers.quota - numbers.issued >= earlier);
+	if (got < wanted)
+		return batch->alone && EarlierLines(batch) == 0;
+	earlier = EarlierLines(batch);
+	return earlier == 0 ||
+		(StockRead(&batch->view.key, &numbers) &&
+		 (numbers.quota == CACHE_UNLIMITED ||
+		  numbers.quota - numbers.issued >= earlier));
 }
 
 /*
  * Reserve units for the wanted lines: sets how many there were.  Returns
  * OUTCOME_OK, or the code by which the template gives nothing at all, or
- * OTHERS_FIRST.
+ * NOT_ENOUGH.
  */
 static int
 ReserveUnits(Batch *batch, int64 wanted, int64 *got)
@@ -406,11 +410,11 @@ ReserveUnits(Batch *batch, int64 wanted, int64 *got)
 			TemplateWait(&batch->view, reserved);
 			continue;
 		}
-		if (LeavesEnough(batch, wanted, *got))
+		if (IsEnough(batch, wanted, *got))
 			return OUTCOME_OK;
 		if (*got > 0)
 			StockTakeBack(&batch->view.key, *got);
-		return OTHERS_FIRST;
+		return NOT_ENOUGH;
 	}
 }
 
@@ -651,17 +655,18 @@ TakeBatch(Batch *batch)
 }
 
 /*
- * DistributeBatch handles the next batch of a task, whose row is locked for
- * share.  With DISTRIBUTE_REFUSED nothing of it stays if the caller aborts.
+ * DistributeBatch handles the next batch of a task, whose row is locked: for
+ * update if the caller is alone, else for share.
  */
 DistributeResult
-DistributeBatch(const Task *task, int *code)
+DistributeBatch(const Task *task, bool alone, int *code)
 {
 	Batch		batch = {0};
 	QueryScope	scope;
 	DistributeResult result = DISTRIBUTE_DONE;
 
 	batch.task = task;
+	batch.alone = alone;
 	TemplateRequirePreload();
 	QueryBegin(&scope);
 	if (!TakeBatch(&batch))
@@ -680,8 +685,10 @@ DistributeBatch(const Task *task, int *code)
 		*code = IssueCoupons(&batch, direct);
 		if (*code == OUTCOME_OK)
 			RecordBatch(&batch);
+		else if (*code == NOT_ENOUGH)
+			result = alone ? DISTRIBUTE_BUSY : DISTRIBUTE_ALONE;
 		else
-			result = *code == OTHERS_FIRST ? DISTRIBUTE_BUSY : DISTRIBUTE_REFUSED;
+			result = DISTRIBUTE_REFUSED;
 	}
 	QueryEnd(&scope);
 	return result;

@@ -13,11 +13,12 @@ typedef enum DistributeResult
 	DISTRIBUTE_DONE,			/* some lines were handled */
 	DISTRIBUTE_NOTHING,			/* no such lines are left */
 	DISTRIBUTE_BUSY,			/* others are at the lines that are left */
+	DISTRIBUTE_ALONE,			/* stock may not suffice: nobody else may run */
 	DISTRIBUTE_WAIT,			/* a user's own claim is open */
 	DISTRIBUTE_REFUSED			/* the template gives nothing: see code */
 } DistributeResult;
 
-extern DistributeResult DistributeBatch(const Task *task, int *code);
+extern DistributeResult DistributeBatch(const Task *task, bool alone, int *code);
 extern DistributeResult DistributePutOff(const Task *task, RowsOpenClaim *open,
 										 int *code);
 extern void DistributeWaitForOthers(int64 task_id);

@@ -59,6 +59,7 @@ typedef struct Step
 	RowsOpenClaim open;
 	int			code;
 	TaskState	state;
+	bool		alone;			/* from now on: there may be too little stock */
 	int32		attempts;		/* errors before this step */
 } Step;
 
@@ -142,7 +143,7 @@ RunStep(int64 task_id, Step *step)
 	DistributeResult result;
 
 	(void) RunFor(&start_task, task_id);
-	if (!TaskRead(task_id, TASK_FOR_SHARE, &task))
+	if (!TaskRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE, &task))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld does not exist", (long long) task_id)));
@@ -151,7 +152,7 @@ RunStep(int64 task_id, Step *step)
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
 
-	result = DistributeBatch(&task, &step->code);
+	result = DistributeBatch(&task, step->alone, &step->code);
 	if (result == DISTRIBUTE_NOTHING || result == DISTRIBUTE_BUSY)
 	{
 		DistributeResult late = DistributePutOff(&task, &step->open, &step->code);
@@ -161,6 +162,9 @@ RunStep(int64 task_id, Step *step)
 	}
 	switch (result)
 	{
+		case DISTRIBUTE_ALONE:
+			step->alone = true;
+			return STEP_MORE;
 		case DISTRIBUTE_DONE:
 			return STEP_MORE;
 		case DISTRIBUTE_WAIT:

@@ -19,7 +19,7 @@ my $seed = $ENV{COUPON_SEED} || time;
 srand($seed);
 note("seed $seed, $kills kills");
 
-my $node = new_node('main', "restart_after_crash = on\ncoupon.batch_size = 100\ncheckpoint_timeout = 1h");
+my $node = new_node('main', "restart_after_crash = on\ncoupon.batch_size = 100\ncheckpoint_timeout = 1h\ncoupon.databases = ''");
 
 # A file with every kind of line, as real ones are: Windows line ends, quotes,
 # a blank line, a header.  What is expected of each line is computed here.
@@ -218,6 +218,66 @@ COMMIT;
 		FROM coupon_task t WHERE id = $task}), 't|t|t', 'dumped: and finished');
 	is($node->safe_psql('restored', 'SELECT template_id, problem FROM coupon_verify() WHERE NOT ok'),
 		'', 'dumped: the books balance');
+}
+
+# The background worker: nobody calls anything, and the worker is killed too.
+{
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET coupon.databases = 'postgres'});
+	$node->reload;
+	my ($id, $task) = new_task('worker', 5_000);
+	my $killed = 0;
+	while ($killed < $kills / 3)
+	{
+		my $pid = '';
+		for (1 .. 600)
+		{
+			$pid = $node->safe_psql('postgres', q{
+				SELECT pid FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'postgres'});
+			last if $pid;
+			usleep(10_000);
+		}
+		last if $node->safe_psql('postgres', "SELECT state FROM coupon_task WHERE id = $task") eq 'success';
+		kill $killed++ % 2 ? 'KILL' : 'TERM', $pid;
+		usleep(rand(20_000));
+		$node->poll_query_until('postgres', 'SELECT true') or BAIL_OUT('no recovery');
+	}
+	$node->poll_query_until('postgres', "SELECT state = 'success' FROM coupon_task WHERE id = $task")
+		or diag($node->safe_psql('postgres', 'SELECT * FROM coupon_stat_worker; SELECT * FROM coupon_task_progress'));
+	task_books('worker', $id, $task);
+	note("worker killed $killed times");
+
+	# Not before its time, and soon after it, also when the server was down then.
+	my $template = $node->safe_psql('postgres', q{
+		INSERT INTO coupon_template (name, discount_value, status) VALUES ('later', 1, 'published') RETURNING id});
+	my @later;
+	for my $wait ('2 s', '1 day', '100 ms')
+	{
+		push @later, $node->safe_psql('postgres', qq{SELECT task_id FROM coupon_task_create('$wait', $template)});
+		$node->safe_psql('postgres', qq{
+			INSERT INTO coupon_stage_$later[-1] (user_id) VALUES ('1');
+			SELECT coupon_task_submit($later[-1], clock_timestamp() + '$wait')});
+		$node->restart if $wait eq '100 ms';
+	}
+	ok($node->poll_query_until('postgres', "SELECT count(*) = 2 FROM coupon_task WHERE id IN ($later[0], $later[2]) AND state = 'success'"),
+		'worker: due tasks run by themselves');
+	is($node->safe_psql('postgres', qq{
+		SELECT bool_and(started_at >= send_at) FROM coupon_task WHERE id IN ($later[0], $later[2])}),
+		't', 'worker: not before their time');
+	is($node->safe_psql('postgres', "SELECT state FROM coupon_task WHERE id = $later[1]"),
+		'pending', 'worker: the one of tomorrow waits');
+
+	# A task that fails again and again does not stop the next one, and is told of.
+	$node->safe_psql('postgres', qq{
+		SELECT coupon_task_submit($later[1], clock_timestamp() + '1 day');
+		DROP TABLE coupon_stage_$later[1];
+		SELECT coupon_task_submit($later[1])});
+	ok($node->poll_query_until('postgres', "SELECT attempts > 0 AND last_error ~ 'coupon_stage' FROM coupon_task WHERE id = $later[1]"),
+		'worker: an error is noted');
+	my ($id2, $task2) = new_task('after', 5_000);
+	ok($node->poll_query_until('postgres', "SELECT state = 'success' FROM coupon_task WHERE id = $task2"),
+		'worker: and the next task runs');
+	is($node->safe_psql('postgres', "SELECT kind, attempts > 0, last_error ~ 'coupon_stage' FROM coupon_stuck('0') WHERE id = $later[1]"),
+		'task|t|t', 'worker: coupon_stuck tells of it');
 }
 
 $node->stop;
