@@ -15,7 +15,10 @@
 
 #include "guc.h"
 
+int			coupon_batch_size = 5000;
 int			coupon_gate_timeout = 10000;
+int			coupon_keep_coupons = 0;
+int			coupon_keep_tasks = 90;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
 
@@ -25,6 +28,17 @@ int			coupon_node_id = 0;
 void
 GucInit(void)
 {
+	DefineCustomIntVariable("coupon.batch_size",
+							"Sets how many rows a procedure handles between two commits.",
+							"From 1 to 100000.",
+							&coupon_batch_size,
+							5000,
+							1,
+							100000,
+							PGC_USERSET,
+							0,
+							NULL, NULL, NULL);
+
 	DefineCustomIntVariable("coupon.gate_timeout",
 							"Sets how long a recount or a smaller total waits for open claims.",
 							"New claims of that template wait meanwhile. From 1 ms to one hour.",
@@ -34,6 +48,29 @@ GucInit(void)
 							3600 * 1000,
 							PGC_USERSET,
 							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	/* Not for operators to set: what is deleted may be another shop's. */
+	DefineCustomIntVariable("coupon.keep_coupons",
+							"Sets how many days coupon_purge keeps coupons that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_coupons,
+							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_tasks",
+							"Sets how many days coupon_purge keeps tasks that are finished.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_tasks,
+							90,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
 							NULL, NULL, NULL);
 
 	if (process_shared_preload_libraries_in_progress)

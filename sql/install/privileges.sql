@@ -19,7 +19,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     RETURNS TABLE (object text, privileges text)
     LANGUAGE sql STABLE
     AS $$
-    SELECT format('FUNCTION %s', p.oid::regprocedure), 'EXECUTE'
+    SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE'
     FROM pg_proc p
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
@@ -28,7 +28,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                'coupon_wallet_count'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user'))
-           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold'))
+           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
+               'coupon_expire', 'coupon_purge'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
@@ -121,7 +122,7 @@ BEGIN
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                              AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', r.f);
+        EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', r.f);
     END LOOP;
 END
 $$;
