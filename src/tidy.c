@@ -87,6 +87,14 @@ static const char *const purge_sql =
 	"  AND t.status <> 'offline' AND COALESCE(t.receive_end, 'infinity') >= $3)"
 	" LIMIT $4 FOR UPDATE OF c SKIP LOCKED))";
 
+/* What a run of a scheduled job left is of no interest for longer. */
+#define KEEP_RUNS (7 * USECS_PER_DAY)
+
+static OwnerQuery trim_cron = {
+	"SELECT %1$s.coupon_cron_trim($1, $2)",
+	2, {TIMESTAMPTZOID, INT8OID}
+};
+
 /* As owner and with a safe search path, which SQL text of ours can rely on. */
 typedef struct TidyScope
 {
@@ -244,6 +252,26 @@ PurgeCoupons(void)
 							   n, (unsigned long long) n)));
 }
 
+static void
+PurgeCronRuns(void)
+{
+	int64		n;
+
+	do
+	{
+		TidyScope	scope;
+		Datum		args[2];
+		bool		isnull;
+
+		args[0] = TimestampTzGetDatum(GetCurrentTimestamp() - KEEP_RUNS);
+		args[1] = Int64GetDatum(coupon_batch_size);
+		TidyBegin(&scope);
+		QueryRun(&trim_cron, args, NULL);
+		n = DatumGetInt64(QueryValue(0, 1, &isnull));
+		TidyCommit(&scope);
+	} while (n > 0);
+}
+
 /*
  * CALL coupon_purge(): delete what is older than the settings say.
  */
@@ -252,6 +280,7 @@ coupon_purge(PG_FUNCTION_ARGS)
 {
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
+	PurgeCronRuns();
 	ProcedureEnd();
 	PG_RETURN_VOID();
 }
