@@ -51,7 +51,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet stat tidy cron privileges
+PARTS = guard id outcome role template stock claim wallet stat task tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

@@ -87,6 +87,19 @@ static const char *const purge_sql =
 	"  AND t.status <> 'offline' AND COALESCE(t.receive_end, 'infinity') >= $3)"
 	" LIMIT $4 FOR UPDATE OF c SKIP LOCKED))";
 
+/* The oldest finished task after the one given. */
+static OwnerQuery next_task = {
+	"SELECT id FROM %1$s.coupon_task"
+	" WHERE id > $1 AND finished_at < $2 AND state IN ('success', 'failed', 'cancelled')"
+	" ORDER BY id LIMIT 1",
+	2, {INT8OID, TIMESTAMPTZOID}
+};
+
+static OwnerQuery purge_task = {
+	"SELECT %1$s.coupon_task_purge($1, $2, $3)",
+	3, {INT8OID, TIMESTAMPTZOID, INT8OID}
+};
+
 /* What a run of a scheduled job left is of no interest for longer. */
 #define KEEP_RUNS (7 * USECS_PER_DAY)
 
@@ -252,6 +265,42 @@ PurgeCoupons(void)
 							   n, (unsigned long long) n)));
 }
 
+/* Finds the next task to purge and removes a batch of it; false: none is left. */
+static bool
+PurgeTaskBatch(int64 *task_id, TimestampTz before, bool *more)
+{
+	TidyScope	scope;
+	Datum		args[3];
+	bool		isnull;
+	bool		found = *more;	/* then it is the same task again */
+
+	TidyBegin(&scope);
+	args[0] = Int64GetDatum(*task_id);
+	args[1] = TimestampTzGetDatum(before);
+	args[2] = Int64GetDatum(coupon_batch_size);
+	if (!found && (found = QueryRun(&next_task, args, NULL) > 0))
+		args[0] = QueryValue(0, 1, &isnull);
+	if (found)
+	{
+		*task_id = DatumGetInt64(args[0]);
+		QueryRun(&purge_task, args, NULL);
+		*more = DatumGetInt64(QueryValue(0, 1, &isnull)) > 0;
+	}
+	TidyCommit(&scope);
+	return found;
+}
+
+static void
+PurgeTasks(void)
+{
+	TimestampTz before = GetCurrentTimestamp() - coupon_keep_tasks * USECS_PER_DAY;
+	int64		task_id = 0;
+	bool		more = false;
+
+	while (coupon_keep_tasks > 0 && PurgeTaskBatch(&task_id, before, &more))
+		;
+}
+
 static void
 PurgeCronRuns(void)
 {
@@ -280,6 +329,7 @@ coupon_purge(PG_FUNCTION_ARGS)
 {
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
+	PurgeTasks();
 	PurgeCronRuns();
 	ProcedureEnd();
 	PG_RETURN_VOID();
