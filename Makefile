@@ -58,12 +58,13 @@ OBJS = \
 	src/task_run.o \
 	src/template.o \
 	src/template_load.o \
+	src/tidy.o \
 	src/verify.o \
 	src/wake.o \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet task stat privileges
+PARTS = guard id outcome role template stock claim wallet task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

@@ -83,6 +83,7 @@ SetOwnSettings(void)
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
 		{"lock_timeout", "10s"},	/* or one duty could stop the others */
+		{"deadlock_timeout", "10ms"},	/* we give way, not those whose work it is */
 	};
 
 	for (int i = 0; i < lengthof(settings); i++)

@@ -21,6 +21,8 @@ int			coupon_claimants_memory = 8192;
 char	   *coupon_databases = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
+int			coupon_keep_coupons = 0;
+int			coupon_keep_tasks = 90;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
 
@@ -95,6 +97,29 @@ GucInit(void)
 							3600 * 1000,
 							PGC_USERSET,
 							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	/* Not for operators to set: what is deleted may be another shop's. */
+	DefineCustomIntVariable("coupon.keep_coupons",
+							"Sets how many days coupon_purge keeps coupons that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_coupons,
+							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_tasks",
+							"Sets how many days coupon_purge keeps tasks that are finished.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_tasks,
+							90,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
 							NULL, NULL, NULL);
 
 	if (process_shared_preload_libraries_in_progress)

@@ -1,0 +1,127 @@
+-- Scheduling through pg_cron
+
+-- A name carries the database, since names are unique per user only, and one
+-- pg_cron may serve several databases; a name too long for pg_cron before 1.5
+-- carries its OID.
+CREATE FUNCTION coupon_cron_jobs()
+    RETURNS TABLE (jobname text, schedule text, command text)
+    LANGUAGE sql STABLE
+    AS $$
+    SELECT CASE WHEN octet_length(j.procedure || '@' || d.datname) < 64
+                THEN j.procedure || '@' || d.datname
+                ELSE j.procedure || '@' || d.oid END,
+           j.schedule, format('CALL %s.%s()', e.extnamespace::regnamespace, j.procedure)
+    FROM (VALUES ('coupon_task_run_due', '* * * * *'),
+                 ('coupon_expire', '7 * * * *'),
+                 ('coupon_purge', '37 3 * * *')) AS j (procedure, schedule),
+         pg_database d, pg_extension e
+    WHERE d.datname = current_database() AND e.extname = 'coupon'
+    $$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_cron_jobs() IS 'the jobs that coupon_cron_install schedules in this database';
+
+CREATE FUNCTION coupon_cron_require() RETURNS void
+    LANGUAGE plpgsql STABLE
+    AS $$
+DECLARE
+    home text;
+    hint text;
+BEGIN
+    IF EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') THEN
+        RETURN;
+    END IF;
+    BEGIN
+        home := current_setting('cron.database_name', true);
+    EXCEPTION WHEN insufficient_privilege THEN
+        home := NULL;           -- who may not read it gets the general hint
+    END;
+    IF COALESCE(home, '') = '' THEN
+        hint := format('Add pg_cron to shared_preload_libraries, set cron.database_name = %L, restart,'
+                       ' and run CREATE EXTENSION pg_cron.', current_database());
+    ELSIF home = current_database() THEN
+        hint := 'Run CREATE EXTENSION pg_cron in this database.';
+    ELSE
+        SELECT format('pg_cron is at home in database %I. Run there: %s', home,
+                      string_agg(format('SELECT cron.schedule_in_database(%L, %L, %L, %L);', j.jobname,
+                                        j.schedule, j.command, current_database()), ' '))
+        INTO hint FROM @extschema@.coupon_cron_jobs() j;
+    END IF;
+    RAISE EXCEPTION 'pg_cron is not installed in this database' USING ERRCODE = 'VC015', HINT = hint;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_cron_require() IS 'raises VC015 where pg_cron is not installed, with a hint how to schedule nevertheless';
+
+CREATE FUNCTION coupon_cron_remove()
+    RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+BEGIN
+    PERFORM @extschema@.coupon_cron_require();
+    -- By number: by name a job is only found for its own user.
+    FOR jobname, schedule, command, jobid IN
+        SELECT c.jobname::text, c.schedule, c.command, c.jobid
+        FROM cron.job c JOIN @extschema@.coupon_cron_jobs() j ON j.jobname = c.jobname::text
+        WHERE c.database = current_database()
+        ORDER BY c.jobid
+    LOOP
+        PERFORM cron.unschedule(jobid);
+        RETURN NEXT;
+    END LOOP;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_cron_remove() IS 'takes the jobs of coupon_cron_install out of pg_cron, and tells which';
+
+CREATE FUNCTION coupon_cron_install()
+    RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+BEGIN
+    PERFORM @extschema@.coupon_cron_require();
+    -- Those of another user would run as well, under the same name.
+    PERFORM cron.unschedule(c.jobid)
+    FROM cron.job c JOIN @extschema@.coupon_cron_jobs() j ON j.jobname = c.jobname::text
+    WHERE c.database = current_database() AND c.username <> current_user;
+    FOR jobname, schedule, command IN SELECT * FROM @extschema@.coupon_cron_jobs() LOOP
+        jobid := cron.schedule(jobname, schedule, command);
+        RETURN NEXT;
+    END LOOP;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_cron_install() IS
+    'schedules tasks, coupon_expire and coupon_purge of this database through pg_cron; again: sets them right';
+
+-- Called by coupon_purge as the owner.  What pg_cron has run for us is known by
+-- its command, also after the job has gone.
+CREATE FUNCTION coupon_cron_trim(ended_before timestamptz, max_rows bigint) RETURNS bigint
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+DECLARE
+    n bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') THEN
+        RETURN 0;
+    ELSIF NOT has_schema_privilege('cron', 'USAGE') THEN
+        RETURN 0;               -- the owner of coupon is no superuser any more
+    ELSIF NOT (has_table_privilege('cron.job', 'SELECT')
+               AND has_table_privilege('cron.job_run_details', 'SELECT')
+               AND has_table_privilege('cron.job_run_details', 'DELETE')) THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
+        SELECT r.runid FROM cron.job_run_details r LEFT JOIN cron.job c USING (jobid)
+        WHERE COALESCE(r.end_time, r.start_time) < ended_before
+          AND r.database = current_database()
+          AND (c.jobname::text LIKE 'coupon\_%'
+               OR r.command IN (SELECT j.command FROM @extschema@.coupon_cron_jobs() j))
+        LIMIT max_rows));
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION coupon_cron_trim(timestamptz, bigint) IS
+    'deletes old rows about our jobs from cron.job_run_details; part of coupon_purge';
+

@@ -1,0 +1,57 @@
+-- Tidying: what time has done to coupons, and what is old
+
+-- Neither SECURITY DEFINER nor with SET: such procedures could not commit.
+CREATE PROCEDURE coupon_expire()
+    LANGUAGE C
+    AS 'MODULE_PATHNAME', 'coupon_expire';
+COMMENT ON PROCEDURE coupon_expire() IS
+    'stores the status "expired" with coupons that are; commits after each batch';
+
+CREATE PROCEDURE coupon_purge()
+    LANGUAGE C
+    AS 'MODULE_PATHNAME', 'coupon_purge';
+COMMENT ON PROCEDURE coupon_purge() IS
+    'deletes what is older than coupon.keep_coupons and coupon.keep_tasks; commits after each batch';
+
+-- Called by coupon_purge as the owner, one transaction each, until it answers 0.
+-- The stage comes first: where somebody reads it still, the task is left for
+-- another day, whole.
+CREATE FUNCTION coupon_task_purge(task_id bigint, finished_before timestamptz, max_rows bigint)
+    RETURNS bigint
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+DECLARE
+    child text;
+    n bigint;
+BEGIN
+    PERFORM FROM @extschema@.coupon_task t
+    WHERE t.id = coupon_task_purge.task_id AND t.state IN ('success', 'failed', 'cancelled')
+      AND t.finished_at < finished_before
+    FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    BEGIN
+        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s', task_id);
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN 0;
+    END;
+    FOREACH child IN ARRAY ARRAY['coupon_task_failure', 'coupon_task_put_off', 'coupon_task_batch'] LOOP
+        EXECUTE format('DELETE FROM @extschema@.%1$I WHERE ctid = ANY (ARRAY('
+                       'SELECT c.ctid FROM @extschema@.%1$I c WHERE c.task_id = $1 LIMIT $2))', child)
+        USING task_id, max_rows;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        IF n = max_rows THEN
+            RETURN n;           -- the rest in the next transaction
+        END IF;
+    END LOOP;
+    DELETE FROM @extschema@.coupon_task t WHERE t.id = coupon_task_purge.task_id;
+    RETURN 0;
+END
+$$
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '1s'
+    SET client_min_messages = warning;
+COMMENT ON FUNCTION coupon_task_purge(bigint, timestamptz, bigint) IS
+    'deletes a finished task with its records and stage, or so many of its records; part of coupon_purge';
+
