@@ -45,8 +45,10 @@ OBJS = \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \
+	src/lines.o \
 	src/outcome.o \
 	src/procedure.o \
+	src/put_off.o \
 	src/query.o \
 	src/receive.o \
 	src/role.o \

@@ -62,6 +62,55 @@ GucNamesDatabase(const char *name)
 	return found;
 }
 
+/* What sizes or stamps shared memory. */
+static void
+DefineAtStart(void)
+{
+	DefineCustomIntVariable("coupon.claimants_memory",
+							"Sets the memory in which users who have claimed are noted.",
+							"It spares the look at the table for users who hold nothing. From 64 kB to 4 GB; 0 turns it off.",
+							&coupon_claimants_memory,
+							8192,
+							0,
+							4 * 1024 * 1024,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.holdings_memory",
+							"Sets the memory in which users who have had their limit are noted.",
+							"It spares the look at the table for users who press again. From 64 kB to 4 GB; 0 turns it off.",
+							&coupon_holdings_memory,
+							8192,
+							0,
+							4 * 1024 * 1024,
+							PGC_POSTMASTER,
+							GUC_UNIT_KB,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.max_templates",
+							"Sets how many templates the shared cache holds.",
+							"A template with open claims keeps its place; others give theirs up. From 16 to 1048576.",
+							&coupon_max_templates,
+							4096,
+							16,
+							1024 * 1024,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.node_id",
+							"Sets the number of this server in the ids that it makes.",
+							"Servers whose rows meet need different numbers. From 0 to 1023.",
+							&coupon_node_id,
+							0,
+							0,
+							1023,
+							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+}
+
 /*
  * GucInit defines the settings and reserves the prefix "coupon".
  */
@@ -123,51 +172,6 @@ GucInit(void)
 							NULL, NULL, NULL);
 
 	if (process_shared_preload_libraries_in_progress)
-	{
-		DefineCustomIntVariable("coupon.claimants_memory",
-								"Sets the memory in which users who have claimed are noted.",
-								"It spares the look at the table for users who hold nothing. From 64 kB to 4 GB; 0 turns it off.",
-								&coupon_claimants_memory,
-								8192,
-								0,
-								4 * 1024 * 1024,
-								PGC_POSTMASTER,
-								GUC_UNIT_KB,
-								NULL, NULL, NULL);
-
-		DefineCustomIntVariable("coupon.holdings_memory",
-								"Sets the memory in which users who have had their limit are noted.",
-								"It spares the look at the table for users who press again. From 64 kB to 4 GB; 0 turns it off.",
-								&coupon_holdings_memory,
-								8192,
-								0,
-								4 * 1024 * 1024,
-								PGC_POSTMASTER,
-								GUC_UNIT_KB,
-								NULL, NULL, NULL);
-
-		DefineCustomIntVariable("coupon.max_templates",
-								"Sets how many templates the shared cache holds.",
-								"A template with open claims keeps its place; others give theirs up. From 16 to 1048576.",
-								&coupon_max_templates,
-								4096,
-								16,
-								1024 * 1024,
-								PGC_POSTMASTER,
-								0,
-								NULL, NULL, NULL);
-
-		DefineCustomIntVariable("coupon.node_id",
-								"Sets the number of this server in the ids that it makes.",
-								"Servers whose rows meet need different numbers. From 0 to 1023.",
-								&coupon_node_id,
-								0,
-								0,
-								1023,
-								PGC_POSTMASTER,
-								0,
-								NULL, NULL, NULL);
-	}
-
+		DefineAtStart();
 	MarkGUCPrefixReserved("coupon");
 }

@@ -31,7 +31,6 @@
 #include "role.h"
 #include "stage.h"
 #include "task.h"
-#include "template.h"
 #include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_task_create);
@@ -139,6 +138,25 @@ StateOfName(const char *name)
 			return (TaskState) i;
 	}
 	elog(ERROR, "unknown state \"%s\" of a task", name);
+}
+
+/*
+ * TaskRequestId writes the request id that all coupons of a task carry: it
+ * tells them from others.
+ */
+void
+TaskRequestId(const Task *task, char *request_id)
+{
+	snprintf(request_id, TASK_REQUEST_ID, "task " INT64_FORMAT, task->id);
+}
+
+/*
+ * TaskSource returns the source that is stored with coupons of a task.
+ */
+const char *
+TaskSource(const TemplateView *view)
+{
+	return view->attrs.has_shop ? "shop" : "platform";
 }
 
 /*

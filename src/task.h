@@ -5,6 +5,8 @@
 #ifndef COUPON_TASK_H
 #define COUPON_TASK_H
 
+#include "template.h"
+
 typedef enum TaskState
 {
 	TASK_DRAFT,
@@ -32,7 +34,11 @@ typedef struct Task
 	int32		attempts;
 } Task;
 
+#define TASK_REQUEST_ID 32		/* bytes */
+
 extern bool TaskRead(int64 task_id, TaskLock lock, Task *task);
+extern void TaskRequestId(const Task *task, char *request_id);
+extern const char *TaskSource(const TemplateView *view);
 extern const char *TaskStateName(TaskState state);
 extern int	TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task);
 extern void TaskEnd(int64 task_id, TaskState state);
