@@ -34,6 +34,7 @@
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -93,7 +94,8 @@ StageCreate(int64 task_id, Oid loader)
 	ObjectAddress extension;
 
 	Execute(psprintf("CREATE TABLE %s (user_id text,"
-					 " line bigint GENERATED ALWAYS AS IDENTITY)", name),
+					 " line bigint GENERATED ALWAYS AS IDENTITY)"
+					 " WITH (autovacuum_enabled = off)", name),
 			SPI_OK_UTILITY);
 	Execute(psprintf("COMMENT ON TABLE %s IS"
 					 " 'lines of task " INT64_FORMAT ", dropped when it has ended'",
@@ -115,12 +117,15 @@ StageCreate(int64 task_id, Oid loader)
 }
 
 /*
- * StageDrop drops the stage table of a task, if it is there.
+ * StageDrop drops the stage table of a task, if it is there.  One that is in
+ * use, by pg_dump perhaps, is left to coupon_purge: a task must not hang on it.
  */
 void
 StageDrop(int64 task_id)
 {
-	if (OidIsValid(StageOid(task_id)))
+	Oid			stage = StageOid(task_id);
+
+	if (OidIsValid(stage) && ConditionalLockRelationOid(stage, AccessExclusiveLock))
 		Execute(psprintf("DROP TABLE %s", StageName(task_id)), SPI_OK_UTILITY);
 }
 

@@ -38,7 +38,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run);
 PG_FUNCTION_INFO_V1(coupon_task_run_due);
 
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
-#define MAX_DUE 100				/* tasks that one look lists */
+#define DUE_PAGE 100			/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
 #define DUTY_BUDGET_MS 500
 #define DUTY_PAUSE_MS 1000
@@ -53,6 +53,13 @@ typedef enum StepResult
 	STEP_LAST,					/* all lines are handled: TaskFinish */
 	STEP_OVER					/* the task is not running */
 } StepResult;
+
+/* A task that is due; the list is ordered by these. */
+typedef struct DueTask
+{
+	TimestampTz send_at;
+	int64		id;
+} DueTask;
 
 typedef struct Step
 {
@@ -79,12 +86,14 @@ static OwnerQuery anything_left = {
 };
 
 static OwnerQuery due_tasks = {
-	"SELECT id FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
+	"SELECT send_at, id FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
 	" AND send_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
 	" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
 	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
-	" ORDER BY send_at, id LIMIT $2",
-	2, {INT8ARRAYOID, INT8OID}
+	" AND (send_at OPERATOR(pg_catalog.>) $2 OR send_at OPERATOR(pg_catalog.=) $2"
+	"  AND id OPERATOR(pg_catalog.>) $3)"
+	" ORDER BY send_at, id LIMIT $4",
+	4, {INT8ARRAYOID, TIMESTAMPTZOID, INT8OID, INT8OID}
 };
 
 /* Milliseconds until something is due; null: never. */
@@ -314,22 +323,27 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* The tasks that are due, oldest first. */
+/* The next tasks that are due, oldest first; after that given. */
 static int
-ListDue(int64 *tasks)
+ListDue(DueTask after, DueTask *tasks)
 {
-	Datum		args[2];
-	char		nulls[2] = {' ', ' '};
+	Datum		args[4];
+	char		nulls[4] = {' ', ' ', ' ', ' '};
 	QueryScope	scope;
 	bool		isnull;
 	int			n;
 
 	RoleBoundShops(&args[0], &nulls[0]);
-	args[1] = Int64GetDatum(MAX_DUE);
+	args[1] = TimestampTzGetDatum(after.send_at);
+	args[2] = Int64GetDatum(after.id);
+	args[3] = Int64GetDatum(DUE_PAGE);
 	QueryBegin(&scope);
 	n = (int) QueryRun(&due_tasks, args, nulls);
 	for (int i = 0; i < n; i++)
-		tasks[i] = DatumGetInt64(QueryValue(i, 1, &isnull));
+	{
+		tasks[i].send_at = DatumGetTimestampTz(QueryValue(i, 1, &isnull));
+		tasks[i].id = DatumGetInt64(QueryValue(i, 2, &isnull));
+	}
 	QueryEnd(&scope);
 	return n;
 }
@@ -353,9 +367,12 @@ NoteError(int64 task_id, const char *message)
 		TaskFail(task_id, message);
 }
 
-/* RunStep in a subtransaction; an error is noted, and ends it. */
+/*
+ * RunStep, or what the last step has left to be done in a transaction of its
+ * own, in a subtransaction; an error is noted, and ends it.
+ */
 static StepResult
-TryStep(int64 task_id, Step *step)
+TryStep(int64 task_id, StepResult last, Step *step)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -365,7 +382,12 @@ TryStep(int64 task_id, Step *step)
 	MemoryContextSwitchTo(context);
 	PG_TRY();
 	{
-		result = RunStep(task_id, step);
+		if (last == STEP_MORE)
+			result = RunStep(task_id, step);
+		else if (last == STEP_LAST)
+			FinishTask(task_id);
+		else if (last == STEP_REFUSED)
+			TaskFail(task_id, OutcomeName(step->code));
 		ReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
@@ -385,47 +407,66 @@ TryStep(int64 task_id, Step *step)
 		ereport(LOG,
 				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
 		NoteError(task_id, error->message);
+		result = STEP_OVER;
 	}
 	PG_END_TRY();
 	return result;
 }
 
 /*
+ * Run one task until it is over, or others or open claims stand in the way, or
+ * the time is up: true then.
+ */
+static bool
+RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+	StepResult	result = STEP_MORE;
+	Step		step = {0};
+
+	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
+	{
+		CHECK_FOR_INTERRUPTS();
+		next_transaction();
+		result = TryStep(task_id, result, &step);
+		if (result != STEP_MORE)
+			continue;
+		next_transaction();
+		if (step.attempts > 0)
+			(void) RunFor(&forget_errors, task_id);
+		if (budget_ms > 0 &&
+			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+			return true;
+	}
+	return false;
+}
+
+/*
  * TaskRunDue runs what is due.  It does not wait for other runners or open
  * claims, but leaves such a task for the next call.  After budget_ms (0: no
- * limit) it returns, true where there was more to do.  It is called with a
- * transaction open, and leaves one.
+ * limit) it goes on to the next task, and returns true in the end.  It is
+ * called with a transaction open, and leaves one.
  */
 bool
 TaskRunDue(void (*next_transaction) (void), int budget_ms)
 {
-	TimestampTz begin = GetCurrentTimestamp();
-	int64		tasks[MAX_DUE];
-	int			n = ListDue(tasks);
+	DueTask		last = {DT_NOBEGIN, 0};
+	DueTask		tasks[DUE_PAGE];
+	bool		more = false;
+	int			n;
 
-	for (int i = 0; i < n; i++)
+	do
 	{
-		StepResult	result = STEP_MORE;
-		Step		step = {0};
-
-		while (result == STEP_MORE)
+		n = ListDue(last, tasks);
+		for (int i = 0; i < n; i++)
 		{
-			CHECK_FOR_INTERRUPTS();
+			if (RunOne(tasks[i].id, next_transaction, budget_ms))
+				more = true;
 			next_transaction();
-			result = TryStep(tasks[i], &step);
-			next_transaction();
-			if (result == STEP_MORE && step.attempts > 0)
-				(void) RunFor(&forget_errors, tasks[i]);
-			if (budget_ms > 0 &&
-				TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
-				return true;
+			last = tasks[i];
 		}
-		if (result == STEP_REFUSED)
-			TaskFail(tasks[i], OutcomeName(step.code));
-		if (result == STEP_LAST)
-			FinishTask(tasks[i]);
-	}
-	return false;
+	} while (n == DUE_PAGE);
+	return more;
 }
 
 static void

@@ -100,6 +100,10 @@ static OwnerQuery purge_task = {
 	3, {INT8OID, TIMESTAMPTZOID, INT8OID}
 };
 
+static OwnerQuery purge_stages = {
+	"SELECT %1$s.coupon_stage_purge()"
+};
+
 /* What a run of a scheduled job left is of no interest for longer. */
 #define KEEP_RUNS (7 * USECS_PER_DAY)
 
@@ -296,7 +300,11 @@ PurgeTasks(void)
 	TimestampTz before = GetCurrentTimestamp() - coupon_keep_tasks * USECS_PER_DAY;
 	int64		task_id = 0;
 	bool		more = false;
+	TidyScope	scope;
 
+	TidyBegin(&scope);
+	QueryRun(&purge_stages, NULL, NULL);
+	TidyCommit(&scope);
 	while (coupon_keep_tasks > 0 && PurgeTaskBatch(&task_id, before, &more))
 		;
 }

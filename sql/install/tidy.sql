@@ -55,3 +55,31 @@ $$
 COMMENT ON FUNCTION coupon_task_purge(bigint, timestamptz, bigint) IS
     'deletes a finished task with its records and stage, or so many of its records; part of coupon_purge';
 
+
+-- A stage that somebody read when its task ended.
+CREATE FUNCTION coupon_stage_purge() RETURNS bigint
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+DECLARE
+    stage regclass;
+    n bigint := 0;
+BEGIN
+    FOR stage IN
+        SELECT to_regclass(format('@extschema@.coupon_stage_%s', t.id)) FROM @extschema@.coupon_task t
+        WHERE t.state IN ('success', 'cancelled')
+          AND to_regclass(format('@extschema@.coupon_stage_%s', t.id)) IS NOT NULL
+    LOOP
+        BEGIN
+            EXECUTE format('DROP TABLE %s', stage);
+            n := n + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;               -- another day
+        END;
+    END LOOP;
+    RETURN n;
+END
+$$
+    SET search_path = pg_catalog, pg_temp
+    SET lock_timeout = '1s';
+COMMENT ON FUNCTION coupon_stage_purge() IS
+    'drops the stages of tasks that have ended, where they are still there; part of coupon_purge';
