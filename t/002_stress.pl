@@ -10,7 +10,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('stress', "deadlock_timeout = 50ms\ncoupon.max_templates = 16");
+my $node = new_node('stress',
+	"deadlock_timeout = 50ms\ncoupon.max_templates = 16\nrestart_after_crash = on");
 $node->safe_psql('postgres', q{
 	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, per_user_limit)
 	SELECT g, 't' || g, 3000, 10, 'published', 1 + g % 3 FROM generate_series(1, 20) g;
@@ -93,18 +94,23 @@ X
 # Some of these fail by design (deadlock, cancel); --max-tries would retry only
 # what pgbench calls serialization failures, so a client that stops is simply
 # followed by the next run.
-for my $mode (qw(simple extended prepared))
+sub start_everything
 {
-	my @load = map { start_pgbench($node, '-M', $mode, @$_) } (
+	my ($mode) = @_;
+	return map { start_pgbench($node, '-M', $mode, @$_) } (
 		[ '-c', 6, '-T', 4, '-f', "$claim\@6", '-f', "$press\@2", '-f', "$many\@1" ],
 		[ '-c', 3, '-T', 4, '-f', $savepoints, '-f', $abort, '-f', $exception ],
 		[ '-c', 4, '-T', 4, '-f', $deadlock, '--max-tries=100' ],
 		[ '-c', 2, '-T', 4, '-f', $slow ],
 		[ '-c', 1, '-T', 4, '-f', $fold ],
-		[ '-c', 1, '-T', 4, '-f', $change ]);
-	my @disturb = map { start_pgbench($node, @$_) } (
+		[ '-c', 1, '-T', 4, '-f', $change ],
 		[ '-c', 1, '-T', 3, '-R', 15, '-f', $cancel ],
 		[ '-c', 1, '-T', 3, '-R', 10, '-f', $terminate ]);
+}
+
+for my $mode (qw(simple extended prepared))
+{
+	my @load = start_everything($mode);
 	{
 		# Victims that are terminated at any point, and come again.
 		local $ENV{PGAPPNAME} = 'victim';
@@ -114,13 +120,54 @@ for my $mode (qw(simple extended prepared))
 			eval { $victims->{handle}->finish };
 		}
 	}
-	for (@load, @disturb) { eval { $_->{handle}->finish } }
+	for (@load) { eval { $_->{handle}->finish } }
 	like(${ $load[0]->{out} }, qr/number of transactions actually processed: [1-9]/, "$mode: claims went through");
 	$node->poll_query_until('postgres', q{
 		SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
 	books_balance($node, "pgbench -M $mode");
 }
 cmp_ok($node->safe_psql('postgres', 'SELECT evictions FROM coupon_stat_cache'), '>', 0, 'entries were evicted meanwhile');
+
+# And kill -9 in the middle of all that, of a backend and of the postmaster:
+# what COMMIT acknowledged is there, and the books balance as ever.
+for my $victim (qw(backend postmaster backend postmaster))
+{
+	our $first;
+	my $acks = PostgreSQL::Test::Utils::tempdir() . '/acks';
+	my $claims = script(join "\n", map {
+		"SELECT 'ack ' || user_coupon_id FROM coupon_receive(21, " . (1_000_000 + ++$first) . ") WHERE code = 0;" } 1 .. 20_000);
+	unlink $acks;
+	my @load = start_everything('simple');
+	my $buyer;
+	{
+		local %ENV = $node->_get_env();
+		$buyer = IPC::Run::start([ 'psql', '-XAtq', '-d', 'postgres', '-f', $claims ],
+			'<', \undef, '>', $acks, '2>', '/dev/null');
+	}
+	select(undef, undef, undef, 0.01) while (-s $acks || 0) < 23 * 100;
+	if ($victim eq 'backend')
+	{
+		kill 'KILL', $node->safe_psql('postgres', q{
+			SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ 'coupon_receive'
+			AND pid <> pg_backend_pid() LIMIT 1});
+	}
+	else
+	{
+		$node->kill9;
+	}
+	for (@load) { eval { $_->{handle}->finish } }
+	$buyer->finish;
+	start_again($node) if $victim eq 'postmaster';
+	$node->poll_query_until('postgres', q{
+		SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()});
+	my @seen = slurp_file($acks) =~ /^ack (\d+)$/mg;
+	cmp_ok(scalar(@seen), '>=', 50, "$victim killed: claims were acknowledged");
+	is($node->safe_psql('postgres', sprintf q{
+		SELECT count(*) FROM unnest('{%s}'::bigint[]) a WHERE NOT EXISTS (SELECT FROM user_coupon WHERE id = a)}, join(',', @seen)),
+		'0', "$victim killed: each of them is there");
+	books_balance($node, "$victim killed");
+}
+
 is($node->safe_psql('postgres', q{SELECT count(*) FROM user_coupon c JOIN coupon_template t ON t.id = c.template_id
 	WHERE t.id <= 20 GROUP BY t.id HAVING count(*) > 3000}), '', 'no template is oversold');
 
