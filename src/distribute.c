@@ -5,8 +5,8 @@
  * A batch is one transaction: it takes a row of coupon_task_batch, issues the
  * coupons, records the failures, and marks the row done.  So a line is handled
  * exactly once, whatever dies when.  Runners lock the rows of the batches that
- * they are at and skip those of others; the row of the task, locked for share,
- * keeps the state from changing meanwhile.
+ * they are at and skip those of others; the task, locked for share, keeps its
+ * state meanwhile.
  *
  * Within a batch the lines are ordered by partition and user, for the sake of
  * the indexes.  For each user we look first whether he has a coupon of the
@@ -18,7 +18,7 @@
  * Stock goes to the lines in the order of the file.  A batch that cannot have
  * all that it wants, or would leave too little for earlier batches that others
  * are still at, gives its units back and is begun again by a runner who is
- * alone: he holds the row of the task for update.  Claims go on all the while
+ * alone: he holds the task for update.  Claims go on all the while
  * and compete for the stock as they always do.
  *
  * Everything runs in the memory of one SPI connection, which goes with the
@@ -312,8 +312,8 @@ TakeBatch(Batch *batch)
 }
 
 /*
- * DistributeBatch handles the next batch of a task, whose row is locked: for
- * update if the caller is alone, else for share.
+ * DistributeBatch handles the next batch of a task, which is locked: for update
+ * if the caller is alone, else for share.
  */
 DistributeResult
 DistributeBatch(const Task *task, bool alone, int *code)

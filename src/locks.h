@@ -6,8 +6,8 @@
  * produce (pg_advisory_lock uses 1 and 2).  Where two keys share a tag by
  * chance, one waits for the other for a moment; nothing else depends on it.
  *
- * Order: user lock, then loader lock, then LWLocks of the cache.  Nobody who
- * holds a loader lock waits for a user lock or for a row.
+ * Order: task lock, then user lock, then loader lock, then LWLocks of the
+ * cache.  Nobody who holds a loader lock waits for a user lock or for a row.
  */
 #ifndef COUPON_LOCKS_H
 #define COUPON_LOCKS_H
@@ -18,6 +18,7 @@
 
 #define LOCK_CLASS_LOADER 0xC001	/* one loader or gate owner per template */
 #define LOCK_CLASS_USER 0xC002	/* one claim per template and user */
+#define LOCK_CLASS_TASK 0xC003	/* shared by who works at a task or loads it */
 
 static inline void
 LockTagOfLoader(LOCKTAG *tag, int64 template_id)
@@ -36,6 +37,13 @@ LockTagOfUser(LOCKTAG *tag, int64 template_id, int64 user_id)
 
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (h >> 32), (uint32) h,
 						 LOCK_CLASS_USER);
+}
+
+static inline void
+LockTagOfTask(LOCKTAG *tag, int64 task_id)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (task_id >> 32),
+						 (uint32) task_id, LOCK_CLASS_TASK);
 }
 
 #endif							/* COUPON_LOCKS_H */

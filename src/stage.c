@@ -14,9 +14,9 @@
  * costs one read of the table.  Nothing depends on where rows lie: a dump and
  * restore, or a VACUUM FULL, may come in between.
  *
- * A statement that writes to the stage locks the row of the task for share and
- * looks at its state; sealing locks it for update.  So sealing waits for those
- * who are loading, and nothing enters a file that is sealed.
+ * A statement that writes to the stage locks the task for share and looks at
+ * its state; sealing locks it for update.  So sealing waits for those who are
+ * loading, and nothing enters a file that is sealed.
  *
  * The stage belongs to the extension as a table, not as a member: members are
  * not dumped with their rows.  DROP EXTENSION drops it.
@@ -38,9 +38,11 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 
 #include "catalog.h"
 #include "errors.h"
+#include "locks.h"
 #include "query.h"
 #include "stage.h"
 
@@ -48,9 +50,8 @@ PG_FUNCTION_INFO_V1(coupon_stage_guard);
 
 #define STAGE_PREFIX "coupon_stage_"
 
-static OwnerQuery state_for_share = {
-	"SELECT state FROM %1$s.coupon_task"
-	" WHERE id OPERATOR(pg_catalog.=) $1 FOR SHARE",
+static OwnerQuery state_of_task = {
+	"SELECT state FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
 };
 
@@ -144,7 +145,7 @@ BeginSealing(void)
 
 /*
  * StageSeal divides the lines into batches and returns how many lines there
- * are.  The row of the task is locked for update.
+ * are.  The task is locked for update.
  */
 int64
 StageSeal(int64 task_id, int64 first_row, int batch_size)
@@ -203,7 +204,9 @@ coupon_stage_guard(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	QueryScope	scope;
+	Snapshot	snapshot;
 	Datum		task_id;
+	LOCKTAG		tag;
 	bool		isnull;
 	bool		draft;
 
@@ -214,10 +217,15 @@ coupon_stage_guard(PG_FUNCTION_ARGS)
 
 	task_id = DirectFunctionCall1(int8in,
 								  CStringGetDatum(trigger->tg_trigger->tgargs[0]));
+	LockTagOfTask(&tag, DatumGetInt64(task_id));
+	(void) LockAcquire(&tag, ShareLock, false, false);
+	/* The caller's own snapshot may be older than the seal. */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryBegin(&scope);
-	draft = QueryRun(&state_for_share, &task_id, NULL) == 1 &&
+	draft = QueryRunLatest(&state_of_task, &task_id, NULL, snapshot) == 1 &&
 		strcmp(TextDatumGetCString(QueryValue(0, 1, &isnull)), "draft") == 0;
 	QueryEnd(&scope);
+	UnregisterSnapshot(snapshot);
 	if (!draft)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),

@@ -8,9 +8,12 @@
  *		  │                 failed ◄─────────────────│──────────┘
  *		  └───────────────────┴─┴──── cancel ────────┴──► cancelled
  *
- * Who changes a state holds the row of the task for update; who handles a
+ * Who changes a state holds the lock of the task for update; who handles a
  * batch, or loads the stage, holds it for share.  So a cancel waits for the
- * batches that are running, at most one per runner, and no other begins.
+ * batches that are running, at most one per runner, and no other begins.  It
+ * is a lock of the lock manager, which serves in the order of asking: with a
+ * lock of the row a runner would take it again and again before a cancel that
+ * waits for it.
  */
 #include "postgres.h"
 
@@ -26,6 +29,7 @@
 #include "args.h"
 #include "errors.h"
 #include "guc.h"
+#include "locks.h"
 #include "outcome.h"
 #include "query.h"
 #include "role.h"
@@ -54,7 +58,7 @@ static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))"
 
 static OwnerQuery read_for_share = {
-	READ_TASK " FOR SHARE", 2, {INT8OID, INT8ARRAYOID}
+	READ_TASK, 2, {INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery read_for_update = {
@@ -159,9 +163,20 @@ TaskSource(const TemplateView *view)
 	return view->attrs.has_shop ? "shop" : "platform";
 }
 
+/* Until the end of the transaction. */
+static void
+LockTask(int64 task_id, TaskLock lock)
+{
+	LOCKTAG		tag;
+
+	LockTagOfTask(&tag, task_id);
+	(void) LockAcquire(&tag, lock == TASK_FOR_UPDATE ? ExclusiveLock : ShareLock,
+					   false, false);
+}
+
 /*
- * TaskRead reads and locks the row of a task; false where there is none, or
- * the current user is bound to another shop.
+ * TaskRead locks a task and reads its row; false where there is none, or the
+ * current user is bound to another shop.
  */
 bool
 TaskRead(int64 task_id, TaskLock lock, Task *task)
@@ -174,6 +189,7 @@ TaskRead(int64 task_id, TaskLock lock, Task *task)
 
 	args[0] = Int64GetDatum(task_id);
 	RoleBoundShops(&args[1], &nulls[1]);
+	LockTask(task_id, lock);
 	QueryBegin(&scope);
 	found = QueryRun(lock == TASK_FOR_UPDATE ? &read_for_update : &read_for_share,
 					 args, nulls) == 1;
@@ -191,8 +207,8 @@ TaskRead(int64 task_id, TaskLock lock, Task *task)
 }
 
 /*
- * TaskEnd ends a task for good: its totals stay, its lines go.  The row is
- * locked for update.
+ * TaskEnd ends a task for good: its totals stay, its lines go.  The
+ * task is locked for update.
  */
 void
 TaskEnd(int64 task_id, TaskState state)

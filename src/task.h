@@ -19,8 +19,8 @@ typedef enum TaskState
 
 typedef enum TaskLock
 {
-	TASK_FOR_SHARE,				/* while a batch is handled */
-	TASK_FOR_UPDATE				/* to change the state */
+	TASK_FOR_SHARE,				/* while a batch is handled, or the stage loaded */
+	TASK_FOR_UPDATE				/* to change the state, or to run alone */
 } TaskLock;
 
 /* A row of coupon_task. */

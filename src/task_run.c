@@ -190,7 +190,7 @@ RunStep(int64 task_id, Step *step)
 
 /*
  * End a task whose lines all seem to be handled.  Not in the transaction of a
- * step: two runners who hold the row for share would both want it for update.
+ * step: two runners who hold it for share would both want it for update.
  */
 static void
 FinishTask(int64 task_id)
