@@ -9,7 +9,7 @@ BEGIN {
 		user = 1 + n * 999999937 % lines	# a prime: each user once
 		if (n % 1000 == 7)
 			user = wrong[int(n / 1000) % 5]
-		else if (n % 500 == 9)
+		else if (n > 100 && n % 500 == 9)
 			user = 1 + (n - 100) * 999999937 % lines
 		printf "%s\r\n", user
 	}
