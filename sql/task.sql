@@ -125,6 +125,29 @@ DELETE FROM coupon_template WHERE id = 916;
 CALL coupon_task_run_due();
 SELECT * FROM state WHERE name = 'deleted';
 
+-- A template that stops giving in mid-batch: what was given is counted
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (918, 'stops', 3, 10, 'published');
+CREATE FUNCTION stop_at_5() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF new.template_id <> 918 OR new.user_id <> 5 THEN
+        RETURN new;
+    END IF;
+    UPDATE coupon_template SET status = 'offline' WHERE id = 918;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER my_stop BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION stop_at_5();
+CALL make('stops', 918, ARRAY['1', '2', '5', '6']);
+SELECT outcome FROM coupon_task_submit(id_of('stops'));
+CALL coupon_task_run_due();
+SELECT * FROM state WHERE name = 'stops';
+SELECT count(*) FROM user_coupon WHERE template_id = 918;
+DROP TRIGGER my_stop ON user_coupon;
+DROP FUNCTION stop_at_5;
+UPDATE coupon_template SET status = 'published' WHERE id = 918;
+CALL coupon_task_run(id_of('stops'));
+SELECT * FROM state WHERE name = 'stops';
+SELECT row_num, user_id, cause FROM failure WHERE name = 'stops';
+
 -- Cancelling
 CALL make('cancelled', 911, ARRAY['401']);
 SELECT * FROM coupon_task_cancel(id_of('cancelled'));

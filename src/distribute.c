@@ -243,9 +243,21 @@ InsertWanted(Batch *batch, int64 wanted, bool direct)
 	return made;
 }
 
+/* Lines that are still wanted are for later. */
+static void
+PutOffWanted(Batch *batch)
+{
+	for (int i = 0; i < batch->nlines; i++)
+	{
+		if (batch->lines[i].fate == LINE_WANTED)
+			batch->lines[i].fate = LINE_PUT_OFF;
+	}
+}
+
 /*
  * Issue coupons for the wanted lines, as far as stock goes.  Units that come
- * back from conflicts go to lines for which there were none.
+ * back from conflicts go to lines for which there were none.  A template that
+ * stops giving in between stops the next batch: this one has coupons to record.
  */
 static int
 IssueCoupons(Batch *batch, bool direct)
@@ -253,6 +265,7 @@ IssueCoupons(Batch *batch, bool direct)
 	int64		wanted;
 	int64		got;
 	int			made;
+	bool		any = false;
 
 	do
 	{
@@ -260,6 +273,11 @@ IssueCoupons(Batch *batch, bool direct)
 
 		wanted = LinesCount(batch->lines, batch->nlines, LINE_WANTED);
 		code = ReserveUnits(batch, wanted, &got);
+		if (code != OUTCOME_OK && any)
+		{
+			PutOffWanted(batch);
+			return OUTCOME_OK;
+		}
 		if (code != OUTCOME_OK)
 			return code;
 		if (got < wanted)
@@ -267,6 +285,7 @@ IssueCoupons(Batch *batch, bool direct)
 		made = got > 0 ? InsertWanted(batch, got, direct) : 0;
 		if (made < got)
 			StockTakeBack(&batch->view.key, got - made);
+		any = any || made > 0;
 		for (int i = 0; made < got && i < batch->nlines; i++)
 		{
 			if (batch->lines[i].fate == LINE_OUT_OF_STOCK)
