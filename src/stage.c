@@ -185,9 +185,14 @@ StageRead(int64 task_id, int64 first_line, int64 last_line)
 {
 	int			nestlevel = NewGUCNestLevel();
 
-	/* Without statistics the planner may prefer to read the whole file. */
+	/*
+	 * Without statistics the planner may prefer to read the whole file, or to
+	 * start processes for the few pages of a batch.
+	 */
 	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("max_parallel_workers_per_gather", "0", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 	Execute(psprintf("SELECT line, user_id FROM %s"
 					 " WHERE line OPERATOR(pg_catalog.>=) " INT64_FORMAT "::bigint"
 					 " AND line OPERATOR(pg_catalog.<=) " INT64_FORMAT "::bigint",

@@ -19,6 +19,7 @@
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
@@ -142,6 +143,19 @@ RunFor(OwnerQuery *query, int64 task_id)
 }
 
 /*
+ * The transaction need not be on disk when it has committed: what is lost in a
+ * crash is lost whole, coupons and progress, and done again.  Whatever commits
+ * later, a use of the coupon or the end of the task, makes it durable first.
+ * So the next batch does not wait for the disk.
+ */
+static void
+CommitWithoutWaiting(void)
+{
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
  * One step of a task.  After all but STEP_MORE nothing has been written that
  * the caller must keep.
  */
@@ -151,6 +165,7 @@ RunStep(int64 task_id, Step *step)
 	Task		task;
 	DistributeResult result;
 
+	CommitWithoutWaiting();
 	(void) RunFor(&start_task, task_id);
 	if (!TaskRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE, &task))
 		ereport(ERROR,
