@@ -127,7 +127,7 @@ SELECT * FROM state WHERE name = 'deleted';
 
 -- A template that stops giving in mid-batch: what was given is counted
 INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (918, 'stops', 3, 10, 'published');
-CREATE FUNCTION stop_at_5() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION stop_at_5() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     IF new.template_id <> 918 OR new.user_id <> 5 THEN
         RETURN new;
@@ -157,6 +157,66 @@ SELECT * FROM coupon_task_cancel(1);
 SELECT * FROM coupon_task_submit(1);
 CALL coupon_task_run_due();
 SELECT count(*) FROM user_coupon WHERE user_id = 401;
+
+-- The template was deleted, and another shop's has its id
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (919, 'first', 3, 10, 'published');
+CALL make('another', 919, ARRAY['1']);
+DELETE FROM coupon_template WHERE id = 919;
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status, issuer, shop_number)
+VALUES (919, 'second', 3, 10, 'published', 'shop', 8);
+SELECT outcome FROM coupon_task_submit(id_of('another'));
+CALL coupon_task_run_due();
+SELECT * FROM state WHERE name = 'another';
+SELECT count(*) FROM user_coupon WHERE template_id = 919;
+
+-- A timeout in a run leaves the session usable, and the task as it was
+CALL make('timeout', 911, ARRAY['701', '702']);
+SELECT outcome FROM coupon_task_submit(id_of('timeout'));
+CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN new; END';
+CREATE TRIGGER my_slow BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION be_slow();
+SET statement_timeout = '200ms';
+CALL coupon_task_run_due();
+RESET statement_timeout;
+SELECT * FROM state WHERE name = 'timeout';
+DROP TRIGGER my_slow ON user_coupon;
+DROP FUNCTION be_slow;
+
+-- A loader's view on his stage does not keep the task from ending
+SELECT format('CREATE VIEW on_stage AS SELECT * FROM coupon_stage_%s', id_of('timeout')) AS command \gset
+:command;
+CALL coupon_task_run_due();
+SELECT * FROM state WHERE name = 'timeout';
+SELECT to_regclass('on_stage'), to_regclass('coupon_stage_' || id_of('timeout'));
+
+-- Nothing of a caller's is taken for one of PostgreSQL's
+CREATE FUNCTION be_somebody(anyelement) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'run as %', current_user;
+    RETURN true;
+END $$;
+CREATE DOMAIN pg_temp.text AS bigint;
+CREATE DOMAIN pg_temp.float8 AS pg_catalog.float8 CHECK (public.be_somebody(VALUE));
+CREATE SCHEMA hostile;
+CREATE FUNCTION hostile.eq(pg_catalog.text, pg_catalog.text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE WARNING 'run as %', current_user;
+    RETURN true;
+END $$;
+CREATE OPERATOR hostile.= (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text, FUNCTION = hostile.eq);
+SET search_path = hostile, public, pg_catalog;
+SELECT task_id AS hostile FROM public.coupon_task_create('hostile', 911) \gset
+SELECT atttypid::regtype FROM pg_attribute WHERE attrelid OPERATOR(pg_catalog.=) (('public.coupon_stage_' || :hostile)::regclass) AND attnum OPERATOR(pg_catalog.=) 1;
+SELECT format('INSERT INTO public.coupon_stage_%s (user_id) VALUES (''801'')', :hostile) AS command \gset
+:command;
+CALL public.coupon_task_run(:hostile);
+SELECT * FROM public.coupon_task_cancel(:hostile);
+CALL public.coupon_task_run_due();
+SELECT count(*) FROM public.coupon_stuck('0');
+RESET search_path;
+DROP SCHEMA hostile CASCADE;
+DROP DOMAIN pg_temp.text;
+DROP DOMAIN pg_temp.float8;
+DROP FUNCTION be_somebody;
 
 -- Bad input
 \set VERBOSITY default

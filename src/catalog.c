@@ -432,6 +432,16 @@ CatalogGet(void)
 }
 
 /*
+ * CatalogIsCurrent tells whether CatalogGet would answer without looking: it
+ * locks user_coupon to look, which one who holds a partition must not.
+ */
+bool
+CatalogIsCurrent(void)
+{
+	return catalog_valid;
+}
+
+/*
  * CatalogEpoch changes whenever CatalogGet's answer does: what was prepared
  * under another epoch may name objects that are gone.
  */

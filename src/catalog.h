@@ -49,6 +49,7 @@ typedef struct Catalog
 
 extern void CatalogInit(void);
 extern const Catalog *CatalogGet(void);
+extern bool CatalogIsCurrent(void);
 extern uint64 CatalogEpoch(void);
 extern int	CatalogLeafNumber(int64 user_id);
 

@@ -77,6 +77,12 @@ static OwnerQuery wait_for_undone = {
 	1, {INT8OID}
 };
 
+static OwnerQuery wait_for_put_off = {
+	"SELECT 1 FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 ORDER BY row_num LIMIT 1 FOR SHARE",
+	1, {INT8OID}
+};
+
 static OwnerQuery earlier_lines = {
 	"SELECT pg_catalog.sum(lines)::bigint FROM %1$s.coupon_task_batch WHERE " UNDONE
 	" AND batch OPERATOR(pg_catalog.<) $2",
@@ -180,7 +186,8 @@ ReserveUnits(Batch *batch, int64 wanted, int64 *got)
 
 		CHECK_FOR_INTERRUPTS();
 		*got = 0;
-		if (!TemplateFetch(batch->task->template_id, &batch->view))
+		if (!TemplateFetch(batch->task->template_id, &batch->view) ||
+			!TaskOwnsTemplate(batch->task, &batch->view))
 			return OUTCOME_NOT_FOUND;
 		batch->now = GetCurrentTimestamp();
 		code = TemplateJudge(&batch->view,
@@ -372,8 +379,8 @@ DistributeBatch(const Task *task, bool alone, int *code)
 }
 
 /*
- * DistributeWaitForOthers waits until the first batch that others are at has
- * ended.
+ * DistributeWaitForOthers waits until others have done with the first batch,
+ * or line put off, that they are at.
  */
 void
 DistributeWaitForOthers(int64 task_id)
@@ -382,6 +389,7 @@ DistributeWaitForOthers(int64 task_id)
 	QueryScope	scope;
 
 	QueryBegin(&scope);
-	QueryRun(&wait_for_undone, &arg, NULL);
+	if (QueryRun(&wait_for_undone, &arg, NULL) == 0)
+		QueryRun(&wait_for_put_off, &arg, NULL);
 	QueryEnd(&scope);
 }

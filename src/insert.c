@@ -29,7 +29,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
+#include "utils/resowner.h"
 
 #include "catalog.h"
 #include "claimants.h"
@@ -126,7 +126,7 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 	else
 		nulls[8] = 'n';
 
-	QueryBegin(&scope);
+	QueryBeginOnCallersPath(&scope);
 	RunInsertRows(values, nulls);
 	/* Rows come back in the order of insertion, without those in conflict. */
 	for (int i = 0; i < nrows; i++)
@@ -315,34 +315,17 @@ InsertLockBatch(void)
 	return LockForDirectInsert(wanted);
 }
 
-/* Take back rows that the indexes have refused: nobody has seen them. */
-static void
-DeleteRefused(Relation rel, TupleTableSlot **slots, InsertRow *rows, int n)
-{
-	Snapshot	snapshot;
-
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	for (int i = 0; i < n; i++)
-	{
-		if (!rows[i].inserted)
-			simple_table_tuple_delete(rel, &slots[i]->tts_tid, snapshot);
-	}
-	UnregisterSnapshot(snapshot);
-}
-
 /*
  * Insert rows of one partition: all into the table, by whole pages, and then
  * into the indexes.  An index reports a conflict, also with a row that is not
- * committed, and waits for nobody.
+ * committed, and waits for nobody.  False at the first one.
  */
-static int
+static bool
 InsertIntoLeaf(DirectInsert *direct, int number, TupleTableSlot **slots,
 			   InsertRow *rows, int n)
 {
 	ResultRelInfo *info = direct->open[number];
 	const Catalog *cat = CatalogGet();
-	int			made = 0;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -364,19 +347,18 @@ InsertIntoLeaf(DirectInsert *direct, int number, TupleTableSlot **slots,
 		(void) CompatExecInsertIndexTuples(info, slots[i], direct->estate, &conflict);
 		ResetPerTupleExprContext(direct->estate);
 		rows[i].inserted = !conflict;
-		made += !conflict;
+		if (conflict)
+			return false;
 	}
-	if (made < n)
-		DeleteRefused(info->ri_RelationDesc, slots, rows, n);
-	return made;
+	return true;
 }
 
-static int
+static bool
 InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 {
 	DirectInsert direct = {0};
 	TupleTableSlot *slots[INSERT_CHUNK];
-	int			made = 0;
+	bool		all = true;
 	int			n;
 
 	PreventCommandIfReadOnly("coupon distribution");
@@ -388,7 +370,7 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 		slots[i] = MakeSingleTupleTableSlot(direct.slot[0]->tts_tupleDescriptor,
 											&TTSOpsVirtual);
 
-	for (int done = 0; done < nrows; done += n)
+	for (int done = 0; done < nrows && all; done += n)
 	{
 		int			number = CatalogLeafNumber(rows[done].user_id);
 
@@ -398,13 +380,49 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 		if (direct.open[number] == NULL)
 			OpenLeaf(&direct, number);
 		CHECK_FOR_INTERRUPTS();
-		made += InsertIntoLeaf(&direct, number, slots, rows + done, n);
+		all = InsertIntoLeaf(&direct, number, slots, rows + done, n);
 	}
 	for (int i = 0; i < Min(nrows, INSERT_CHUNK); i++)
 		ExecDropSingleTupleTableSlot(slots[i]);
 	CloseLeaves(&direct);
 	CommandCounterIncrement();
-	return made;
+	return all;
+}
+
+/* Insert all rows, or none: false. */
+static bool
+InsertAllOrNone(const InsertCommon *common, InsertRow *rows, int nrows)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool all = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		all = InsertBatchDirectly(common, rows, nrows);
+		if (all)
+			ReleaseCurrentSubTransaction();
+		else
+			RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		ReThrowError(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return all;
 }
 
 /*
@@ -420,8 +438,15 @@ InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
 
 	for (int i = 0; i < nrows; i++)
 		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
+
+	/*
+	 * All rows at once, or after a conflict each by itself: a speculative
+	 * insert is taken back without a trace, where a row inserted and deleted
+	 * again would reach logical subscribers, and conflict there.
+	 */
 	if (direct)
-		return InsertBatchDirectly(common, rows, nrows);
+		return InsertAllOrNone(common, rows, nrows) ? nrows :
+			InsertThroughLeaves(common, rows, nrows);
 	for (int done = 0; done < nrows; done += INSERT_CHUNK)
 		made += InsertThroughSql(common, rows + done,
 								 Min(nrows - done, INSERT_CHUNK));

@@ -49,6 +49,7 @@ static const char *
 ParseUserId(const char *s, const char *end, int64 *user_id)
 {
 	int64		n = 0;
+	bool		negative;
 
 	*user_id = 0;
 	if (end - s >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0)
@@ -59,13 +60,13 @@ ParseUserId(const char *s, const char *end, int64 *user_id)
 		end--;
 	if (s == end)
 		return "empty";
-	if (*s == '-' && end - s > 1 && strspn(s + 1, "0123456789") >= end - s - 1)
-		return "not positive";
-	for (; s < end; s++)
+	negative = *s == '-' && end - s > 1;
+	for (s += negative; s < end; s++)
 	{
 		if (*s < '0' || *s > '9')
 			return "not a number";
-		if (pg_mul_s64_overflow(n, 10, &n) || pg_add_s64_overflow(n, *s - '0', &n))
+		if (!negative && (pg_mul_s64_overflow(n, 10, &n) ||
+						  pg_add_s64_overflow(n, *s - '0', &n)))
 			return "too large";
 	}
 	if (n == 0)

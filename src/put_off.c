@@ -6,6 +6,7 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
 #include "catalog/pg_type.h"
 #include "utils/timestamp.h"
 
@@ -16,25 +17,26 @@
 #include "query.h"
 #include "template.h"
 
-#define MAX_LOOK 100			/* lines that one step looks at: see lock_put_off */
+#define PAGE 100				/* lines that one query lists */
+
+static OwnerQuery list_put_off = {
+	"SELECT batch, row_num, user_id FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.>) $2"
+	" ORDER BY row_num LIMIT $3",
+	3, {INT8OID, INT8OID, INT8OID}
+};
 
 static OwnerQuery lock_put_off = {
-	"SELECT batch, row_num, user_id FROM %1$s.coupon_task_put_off"
-	" WHERE task_id OPERATOR(pg_catalog.=) $1"
-	" ORDER BY row_num LIMIT 100 FOR UPDATE SKIP LOCKED",
-	1, {INT8OID}
+	"SELECT 1 FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.=) $2"
+	" FOR UPDATE SKIP LOCKED",
+	2, {INT8OID, INT8OID}
 };
 
 static OwnerQuery delete_put_off = {
 	"DELETE FROM %1$s.coupon_task_put_off"
 	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.=) $2",
 	2, {INT8OID, INT8OID}
-};
-
-static OwnerQuery any_put_off = {
-	"SELECT 1 FROM %1$s.coupon_task_put_off"
-	" WHERE task_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
-	1, {INT8OID}
 };
 
 static OwnerQuery put_off_done = {
@@ -53,30 +55,25 @@ typedef struct PutOffLine
 	int64		user_id;
 } PutOffLine;
 
-/* Handle it as a claim for one user, and record what became of it. */
+/* Record what became of a line. */
 static void
-SettlePutOff(const Task *task, const PutOffLine *line, int code)
+SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 {
-	bool		issued = code == OUTCOME_OK;
-	Datum		args[5];
+	Line		settled = {0};
+	Datum		args[4];
+	int			failed;
 
+	settled.row_num = line->row_num;
+	settled.user_id = line->user_id;
+	settled.fate = fate;
+	failed = LinesRecordFailures(task->id, &settled, 1);
 	args[0] = Int64GetDatum(task->id);
 	args[1] = Int32GetDatum(line->batch);
-	args[2] = Int32GetDatum(issued ? 1 : 0);
-	args[3] = Int32GetDatum(issued ? 0 : 1);
+	args[2] = Int32GetDatum(1 - failed);
+	args[3] = Int32GetDatum(failed);
 	QueryRun(&put_off_done, args, NULL);
 	args[1] = Int64GetDatum(line->row_num);
 	QueryRun(&delete_put_off, args, NULL);
-	if (!issued)
-	{
-		Line		failed = {0};
-
-		failed.row_num = line->row_num;
-		failed.user_id = line->user_id;
-		failed.fate = code == OUTCOME_OVER_LIMIT ? LINE_ALREADY_RECEIVED :
-			LINE_OUT_OF_STOCK;
-		(void) LinesRecordFailures(task->id, &failed, 1);
-	}
 }
 
 /*
@@ -91,57 +88,111 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	ClaimResult result;
 	TemplateView view;
 
+	*code = OUTCOME_NOT_FOUND;
+	if (!TemplateFetch(task->template_id, &view) || !TaskOwnsTemplate(task, &view))
+		return DISTRIBUTE_REFUSED;
 	TaskRequestId(task, request_id);
 	request.template_id = task->template_id;
 	request.request_id = request_id;
 	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK);
 	request.now = GetCurrentTimestamp();
 	request.limit_cap = 1;
-	request.source = TemplateFetch(task->template_id, &view) ? TaskSource(&view) : "platform";
+	request.source = TaskSource(&view);
 	ClaimCoupons(&request, &line->user_id, 1, &result);
 	*code = result.code;
-	if (result.code != OUTCOME_OK && result.code != OUTCOME_OVER_LIMIT &&
-		result.code != OUTCOME_OUT_OF_STOCK)
-		return DISTRIBUTE_REFUSED;
-	/* Its coupon is that of another line of the same file. */
-	SettlePutOff(task, line, result.repeated ? OUTCOME_OVER_LIMIT : result.code);
-	return DISTRIBUTE_DONE;
+	switch (result.code)
+	{
+		case OUTCOME_OK:
+			/* Repeated: the coupon is that of another line of the file. */
+			SettlePutOff(task, line, result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
+			return DISTRIBUTE_DONE;
+		case OUTCOME_OVER_LIMIT:
+			SettlePutOff(task, line, LINE_ALREADY_RECEIVED);
+			return DISTRIBUTE_DONE;
+		case OUTCOME_OUT_OF_STOCK:
+			SettlePutOff(task, line, LINE_OUT_OF_STOCK);
+			return DISTRIBUTE_DONE;
+	}
+	return DISTRIBUTE_REFUSED;
 }
 
 /*
- * DistributePutOff handles one line that was put off and whose user has no
- * claim open any more.  DISTRIBUTE_WAIT: all have; "open" is one of them.
+ * Handle a line, unless its user still has a claim open, or another runner is
+ * at it.
  */
-DistributeResult
-DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
+static DistributeResult
+TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *code)
 {
-	Datum		task_id = Int64GetDatum(task->id);
-	DistributeResult result = DISTRIBUTE_NOTHING;
-	PutOffLine	lines[MAX_LOOK];
-	QueryScope	scope;
+	Datum		args[2];
+	RowsOfUser	rows;
+	RowsOpenClaim found;
+
+	RowsProbe(task->template_id, line->user_id, NULL, &rows, &found);
+	if (TransactionIdIsValid(found.xid))
+	{
+		*open = found;
+		return DISTRIBUTE_WAIT;
+	}
+	args[0] = Int64GetDatum(task->id);
+	args[1] = Int64GetDatum(line->row_num);
+	if (QueryRun(&lock_put_off, args, NULL) == 0)
+		return DISTRIBUTE_BUSY;
+	return ClaimPutOff(task, line, code);
+}
+
+/* The next lines that were put off, in the order of the file. */
+static int
+ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
+{
+	Datum		args[3];
+	bool		isnull;
 	int			n;
 
-	QueryBegin(&scope);
-	n = (int) QueryRun(&lock_put_off, &task_id, NULL);
+	args[0] = Int64GetDatum(task->id);
+	args[1] = Int64GetDatum(after_row);
+	args[2] = Int64GetDatum(PAGE);
+	n = (int) QueryRun(&list_put_off, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		bool		isnull;
-
 		lines[i].batch = DatumGetInt32(QueryValue(i, 1, &isnull));
 		lines[i].row_num = DatumGetInt64(QueryValue(i, 2, &isnull));
 		lines[i].user_id = DatumGetInt64(QueryValue(i, 3, &isnull));
 	}
-	for (int i = 0; i < n && result != DISTRIBUTE_DONE && result != DISTRIBUTE_REFUSED; i++)
-	{
-		RowsOfUser	rows;
+	return n;
+}
 
-		result = DISTRIBUTE_WAIT;
-		RowsProbe(task->template_id, lines[i].user_id, NULL, &rows, open);
-		if (!TransactionIdIsValid(open->xid))
-			result = ClaimPutOff(task, &lines[i], code);
-	}
-	if (n == 0 && QueryRun(&any_put_off, &task_id, NULL) > 0)
-		result = DISTRIBUTE_BUSY;
+/*
+ * DistributePutOff handles one line that was put off.  DISTRIBUTE_WAIT: the
+ * users of all that are left have claims open, "open" is one of them;
+ * DISTRIBUTE_BUSY: others are at those that have not.
+ */
+DistributeResult
+DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
+{
+	DistributeResult result = DISTRIBUTE_NOTHING;
+	PutOffLine	lines[PAGE];
+	QueryScope	scope;
+	int64		last = 0;
+	int			n;
+
+	QueryBegin(&scope);
+	do
+	{
+		n = ListPutOff(task, last, lines);
+		for (int i = 0; i < n; i++)
+		{
+			DistributeResult one = TryPutOff(task, &lines[i], open, code);
+
+			last = lines[i].row_num;
+			if (one == DISTRIBUTE_DONE || one == DISTRIBUTE_REFUSED)
+			{
+				QueryEnd(&scope);
+				return one;
+			}
+			if (one == DISTRIBUTE_BUSY || result == DISTRIBUTE_NOTHING)
+				result = one;
+		}
+	} while (n == PAGE);
 	QueryEnd(&scope);
 	return result;
 }

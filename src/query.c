@@ -20,13 +20,31 @@
 #include "query.h"
 
 /*
- * QueryBegin connects to SPI and becomes the owner of the extension.
+ * QueryBegin connects to SPI and becomes the owner of the extension, with a
+ * search path in which nobody can put a function, operator or type of his own.
  */
 void
 QueryBegin(QueryScope *scope)
 {
+	int			guc_level = NewGUCNestLevel();
+
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	QueryBeginOnCallersPath(scope);
+	scope->guc_level = guc_level;
+}
+
+/*
+ * QueryBeginOnCallersPath is QueryBegin for a statement whose every name is
+ * qualified, and that runs triggers of users', who rely on their path.
+ */
+void
+QueryBeginOnCallersPath(QueryScope *scope)
+{
 	const Catalog *cat = CatalogGet();
 
+	scope->guc_level = 0;
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	GetUserIdAndSecContext(&scope->user, &scope->sec_context);
@@ -42,6 +60,8 @@ QueryEnd(QueryScope *scope)
 {
 	SetUserIdAndSecContext(scope->user, scope->sec_context);
 	SPI_finish();
+	if (scope->guc_level > 0)
+		AtEOXact_GUC(true, scope->guc_level);
 }
 
 /* Prepare the statement unless its plan is still good for this catalog. */
@@ -118,7 +138,7 @@ QueryValue(int row, int column, bool *isnull)
 
 /*
  * QueryMaterialize is the whole body of a set-returning function that reads:
- * runs the statement with a safe search path and returns all its rows.
+ * runs the statement and returns all its rows.
  */
 Datum
 QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
@@ -126,21 +146,14 @@ QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	QueryScope	scope;
-	int			nestlevel;
 	uint64		rows;
 
 	InitMaterializedSRF(fcinfo, 0);
-
-	nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
 	QueryBegin(&scope);
 	rows = QueryRun(query, values, nulls);
 	for (uint64 i = 0; i < rows; i++)
 		tuplestore_puttuple(rsinfo->setResult, SPI_tuptable->vals[i]);
 	QueryEnd(&scope);
-	AtEOXact_GUC(false, nestlevel);
 
 	return (Datum) 0;
 }

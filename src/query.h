@@ -12,9 +12,8 @@
 #define QUERY_MAX_ARGS 12
 
 /*
- * A statement, written with %1$s for the schema.  Its operators must be
- * written OPERATOR(pg_catalog.…) and its functions qualified, unless it is
- * run by QueryMaterialize only: the caller's search path is in force.
+ * A statement, written with %1$s for the schema.  It runs with a search path
+ * of pg_catalog alone.
  */
 typedef struct OwnerQuery
 {
@@ -32,9 +31,11 @@ typedef struct QueryScope
 {
 	Oid			user;
 	int			sec_context;
+	int			guc_level;
 } QueryScope;
 
 extern void QueryBegin(QueryScope *scope);
+extern void QueryBeginOnCallersPath(QueryScope *scope);
 extern uint64 QueryRun(OwnerQuery *query, Datum *values, const char *nulls);
 extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls,
 							 Snapshot snapshot);

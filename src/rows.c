@@ -161,13 +161,27 @@ SetUserKeys(ScanKey keys, int64 template_id, int64 user_id)
 /*
  * With the partition locked, what the catalog says of its index stays.  The
  * lock goes with the scan: the insert takes its locks in the order in which
- * DDL does, the parent's first.
+ * DDL does, the parent's first.  So does the look at the catalog; where it is
+ * due after the partition was locked, the lock is let go for it.
  */
+static Relation
+OpenPartition(int number)
+{
+	for (;;)
+	{
+		Relation	heap = table_open(CatalogGet()->leaf[number].relation,
+									  AccessShareLock);
+
+		if (CatalogIsCurrent())
+			return heap;
+		table_close(heap, AccessShareLock);
+	}
+}
+
 static void
 OpenLeaf(RowsLeaf *leaf, int number, ScanKey keys)
 {
-	Relation	heap = table_open(CatalogGet()->leaf[number].relation,
-								  AccessShareLock);
+	Relation	heap = OpenPartition(number);
 
 	InitDirtySnapshot(leaf->dirty);
 	BeginScan(&leaf->scan, heap, CatalogGet()->leaf[number].user_index,
@@ -340,9 +354,8 @@ RowsLoadClaimants(int64 template_id, int64 upto)
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	for (int i = 0; i < COUPON_PARTITIONS && read <= upto; i++)
 	{
-		Relation	heap = table_open(CatalogGet()->leaf[i].relation,
-									  AccessShareLock);
-		const Catalog *cat = CatalogGet();	/* see RowsProbe */
+		Relation	heap = OpenPartition(i);
+		const Catalog *cat = CatalogGet();
 		RowScan		rs;
 
 		BeginScan(&rs, heap, cat->leaf[i].user_index, SnapshotAny, &key, 1, true);

@@ -94,7 +94,7 @@ StageCreate(int64 task_id, Oid loader)
 	ObjectAddress table;
 	ObjectAddress extension;
 
-	Execute(psprintf("CREATE TABLE %s (user_id text,"
+	Execute(psprintf("CREATE TABLE %s (user_id pg_catalog.text,"
 					 " line bigint GENERATED ALWAYS AS IDENTITY)"
 					 " WITH (autovacuum_enabled = off)", name),
 			SPI_OK_UTILITY);
@@ -118,7 +118,8 @@ StageCreate(int64 task_id, Oid loader)
 }
 
 /*
- * StageDrop drops the stage table of a task, if it is there.  One that is in
+ * StageDrop drops the stage table of a task, if it is there, and whatever its
+ * loader may have made of it.  One that is in
  * use, by pg_dump perhaps, is left to coupon_purge: a task must not hang on it.
  */
 void
@@ -127,7 +128,7 @@ StageDrop(int64 task_id)
 	Oid			stage = StageOid(task_id);
 
 	if (OidIsValid(stage) && ConditionalLockRelationOid(stage, AccessExclusiveLock))
-		Execute(psprintf("DROP TABLE %s", StageName(task_id)), SPI_OK_UTILITY);
+		Execute(psprintf("DROP TABLE %s CASCADE", StageName(task_id)), SPI_OK_UTILITY);
 }
 
 /* Memory for sorting ten million numbers; given back with the GUC level. */
@@ -198,6 +199,12 @@ StageRead(int64 task_id, int64 first_line, int64 last_line)
 					 " AND line OPERATOR(pg_catalog.<=) " INT64_FORMAT "::bigint",
 					 StageName(task_id), first_line, last_line), SPI_OK_SELECT);
 	AtEOXact_GUC(false, nestlevel);
+	if (SPI_gettypeid(SPI_tuptable->tupdesc, 1) != INT8OID ||
+		SPI_gettypeid(SPI_tuptable->tupdesc, 2) != TEXTOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("the stage of task %lld does not have the columns it was made with",
+						(long long) task_id)));
 	return SPI_processed;
 }
 

@@ -41,6 +41,8 @@ PG_FUNCTION_INFO_V1(coupon_task_create);
 PG_FUNCTION_INFO_V1(coupon_task_submit);
 PG_FUNCTION_INFO_V1(coupon_task_cancel);
 
+#define MAX_FIRST_ROW INT64CONST(1000000000000)
+
 static const char *const state_names[] = {
 	[TASK_DRAFT] = "draft",
 	[TASK_PENDING] = "pending",
@@ -52,17 +54,11 @@ static const char *const state_names[] = {
 
 static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
 
-#define READ_TASK \
-	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts" \
-	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1" \
-	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))"
-
-static OwnerQuery read_for_share = {
-	READ_TASK, 2, {INT8OID, INT8ARRAYOID}
-};
-
-static OwnerQuery read_for_update = {
-	READ_TASK " FOR UPDATE", 2, {INT8OID, INT8ARRAYOID}
+static OwnerQuery read_task = {
+	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, shop_number"
+	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
+	2, {INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery insert_task = {
@@ -163,24 +159,14 @@ TaskSource(const TemplateView *view)
 	return view->attrs.has_shop ? "shop" : "platform";
 }
 
-/* Until the end of the transaction. */
-static void
-LockTask(int64 task_id, TaskLock lock)
+/*
+ * TaskTryRead locks a task until the end of the transaction, and reads its
+ * row.  There is none for a user who is bound to another shop; he locks none.
+ */
+TaskFound
+TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 {
 	LOCKTAG		tag;
-
-	LockTagOfTask(&tag, task_id);
-	(void) LockAcquire(&tag, lock == TASK_FOR_UPDATE ? ExclusiveLock : ShareLock,
-					   false, false);
-}
-
-/*
- * TaskRead locks a task and reads its row; false where there is none, or the
- * current user is bound to another shop.
- */
-bool
-TaskRead(int64 task_id, TaskLock lock, Task *task)
-{
 	Datum		args[2];
 	char		nulls[2] = {' ', ' '};
 	QueryScope	scope;
@@ -189,10 +175,18 @@ TaskRead(int64 task_id, TaskLock lock, Task *task)
 
 	args[0] = Int64GetDatum(task_id);
 	RoleBoundShops(&args[1], &nulls[1]);
-	LockTask(task_id, lock);
 	QueryBegin(&scope);
-	found = QueryRun(lock == TASK_FOR_UPDATE ? &read_for_update : &read_for_share,
-					 args, nulls) == 1;
+	found = QueryRun(&read_task, args, nulls) == 1;
+	QueryEnd(&scope);
+	if (!found)
+		return TASK_NOT_FOUND;
+	LockTagOfTask(&tag, task_id);
+	if (LockAcquire(&tag, lock == TASK_FOR_UPDATE ? ExclusiveLock : ShareLock,
+					false, !wait) == LOCKACQUIRE_NOT_AVAIL)
+		return TASK_LOCKED;
+
+	QueryBegin(&scope);
+	found = QueryRun(&read_task, args, nulls) == 1;
 	if (found)
 	{
 		task->id = task_id;
@@ -201,9 +195,33 @@ TaskRead(int64 task_id, TaskLock lock, Task *task)
 		task->first_row = DatumGetInt64(QueryValue(0, 3, &isnull));
 		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
 		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
+		task->shop_number = DatumGetInt64(QueryValue(0, 6, &isnull));
+		task->has_shop = !isnull;
 	}
 	QueryEnd(&scope);
-	return found;
+	return found ? TASK_FOUND : TASK_NOT_FOUND;
+}
+
+/*
+ * TaskRead is TaskTryRead that waits for the lock; tells whether there is such
+ * a task.
+ */
+bool
+TaskRead(int64 task_id, TaskLock lock, Task *task)
+{
+	return TaskTryRead(task_id, lock, true, task) == TASK_FOUND;
+}
+
+/*
+ * TaskOwnsTemplate tells whether the template is of the shop that it was of
+ * when the task was made.  One made later, with the id of one that was
+ * deleted, may be another's.
+ */
+bool
+TaskOwnsTemplate(const Task *task, const TemplateView *view)
+{
+	return task->has_shop == view->attrs.has_shop &&
+		(!task->has_shop || task->shop_number == view->attrs.shop_number);
 }
 
 /*
@@ -300,10 +318,10 @@ CheckCreateArguments(FunctionCallInfo fcinfo)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("name must not be empty")));
-	if (PG_GETARG_INT64(3) < 1)
+	if (PG_GETARG_INT64(3) < 1 || PG_GETARG_INT64(3) > MAX_FIRST_ROW)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("first row %lld is not positive", (long long) PG_GETARG_INT64(3)),
+				 errmsg("first row %lld is not one of a file", (long long) PG_GETARG_INT64(3)),
 				 errhint("1 for a file without a header line, 2 after one.")));
 	CheckChannels(PG_GETARG_ARRAYTYPE_P(2));
 }

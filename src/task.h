@@ -23,12 +23,21 @@ typedef enum TaskLock
 	TASK_FOR_UPDATE				/* to change the state, or to run alone */
 } TaskLock;
 
+typedef enum TaskFound
+{
+	TASK_NOT_FOUND,				/* for this user, at least */
+	TASK_FOUND,
+	TASK_LOCKED					/* by somebody, and not waited for */
+} TaskFound;
+
 /* A row of coupon_task. */
 typedef struct Task
 {
 	int64		id;
 	TaskState	state;
 	int64		template_id;
+	bool		has_shop;
+	int64		shop_number;	/* of the template when the task was made */
 	int64		first_row;
 	int64		lines;
 	int32		attempts;
@@ -36,7 +45,9 @@ typedef struct Task
 
 #define TASK_REQUEST_ID 32		/* bytes */
 
+extern TaskFound TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task);
 extern bool TaskRead(int64 task_id, TaskLock lock, Task *task);
+extern bool TaskOwnsTemplate(const Task *task, const TemplateView *view);
 extern void TaskRequestId(const Task *task, char *request_id);
 extern const char *TaskSource(const TemplateView *view);
 extern const char *TaskStateName(TaskState state);

@@ -43,7 +43,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define NOTICE_INTERVAL_MS 1000
 #define DUTY_BUDGET_MS 500
 #define DUTY_PAUSE_MS 1000
-#define DUTY_LONGEST_MS (24 * 3600 * 1000)
+#define DUTY_LONGEST_MS (60 * 1000)
 
 typedef enum StepResult
 {
@@ -66,8 +66,8 @@ typedef struct Step
 {
 	RowsOpenClaim open;
 	int			code;
-	TaskState	state;
 	bool		alone;			/* from now on: there may be too little stock */
+	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
 } Step;
 
@@ -75,6 +75,11 @@ static OwnerQuery start_task = {
 	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
 	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())"
 	" WHERE id OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'pending'",
+	1, {INT8OID}
+};
+
+static OwnerQuery how_ended = {
+	"SELECT state, fail_reason FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
 };
 
@@ -103,7 +108,7 @@ static OwnerQuery next_due = {
 	"  pg_catalog.min(GREATEST(send_at, retry_at)) OPERATOR(pg_catalog.-)"
 	"  pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint"
 	" FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
-	" AND pg_catalog.isfinite(send_at)"
+	" AND send_at OPERATOR(pg_catalog.<) 'infinity'"
 };
 
 static OwnerQuery note_error = {
@@ -112,13 +117,16 @@ static OwnerQuery note_error = {
 	" retry_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
 	"  pg_catalog.make_interval(secs => LEAST(300::float8,"
 	"   pg_catalog.power(2::float8, attempts)))"
-	" WHERE id OPERATOR(pg_catalog.=) $1 RETURNING attempts",
+	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
+	" RETURNING attempts",
 	2, {INT8OID, TEXTOID}
 };
 
 static OwnerQuery forget_errors = {
 	"UPDATE %1$s.coupon_task SET attempts = 0, retry_at = NULL"
-	" WHERE id OPERATOR(pg_catalog.=) $1",
+	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
 	1, {INT8OID}
 };
 
@@ -166,12 +174,22 @@ RunStep(int64 task_id, Step *step)
 	DistributeResult result;
 
 	CommitWithoutWaiting();
-	(void) RunFor(&start_task, task_id);
-	if (!TaskRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE, &task))
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("task %lld does not exist", (long long) task_id)));
-	step->state = task.state;
+	step->code = OUTCOME_OK;
+	switch (TaskTryRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE,
+						step->patient, &task))
+	{
+		case TASK_NOT_FOUND:	/* purged meanwhile */
+			return STEP_OVER;
+		case TASK_LOCKED:
+			return STEP_BUSY;
+		case TASK_FOUND:
+			break;
+	}
+	if (task.state == TASK_PENDING)
+	{
+		(void) RunFor(&start_task, task_id);	/* or another runner has */
+		task.state = TASK_IN_PROGRESS;
+	}
 	step->attempts = task.attempts;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
@@ -208,11 +226,11 @@ RunStep(int64 task_id, Step *step)
  * step: two runners who hold it for share would both want it for update.
  */
 static void
-FinishTask(int64 task_id)
+FinishTask(int64 task_id, bool wait)
 {
 	Task		task;
 
-	if (TaskRead(task_id, TASK_FOR_UPDATE, &task) &&
+	if (TaskTryRead(task_id, TASK_FOR_UPDATE, wait, &task) == TASK_FOUND &&
 		task.state == TASK_IN_PROGRESS && !RunFor(&anything_left, task_id))
 		TaskEnd(task_id, TASK_SUCCESS);
 }
@@ -287,13 +305,32 @@ FollowUp(int64 task_id, StepResult result, const Step *step)
 			TaskFail(task_id, OutcomeName(step->code));
 			break;
 		case STEP_LAST:
-			FinishTask(task_id);
+			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
 		case STEP_OVER:
 			return;
 	}
 	ProcedureNextTransaction();
+}
+
+static void
+WarnOfFailure(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		isnull;
+
+	QueryBegin(&scope);
+	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
+		strcmp(TextDatumGetCString(QueryValue(0, 1, &isnull)), "failed") == 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has failed: %s", (long long) task_id,
+						TextDatumGetCString(QueryValue(0, 2, &isnull))),
+				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
+						 (long long) task_id)));
+	QueryEnd(&scope);
 }
 
 /*
@@ -304,7 +341,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 {
 	StepResult	result = STEP_MORE;
 	TimestampTz reported = GetCurrentTimestamp();
-	Step		step = {0};
+	Step		step = {.patient = true};
 	int64		task_id;
 
 	ArgRequire(fcinfo, 0, "task_id");
@@ -327,14 +364,8 @@ coupon_task_run(PG_FUNCTION_ARGS)
 		}
 	}
 	ReportProgress(task_id);
+	WarnOfFailure(task_id);
 	ProcedureEnd();
-	if (step.state == TASK_FAILED)
-		ereport(WARNING,
-				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("task %lld has failed: %s", (long long) task_id,
-						OutcomeName(step.code)),
-				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
-						 (long long) task_id)));
 	return (Datum) 0;
 }
 
@@ -365,7 +396,7 @@ ListDue(DueTask after, DueTask *tasks)
 
 /* After an error: leave the task alone for a while, or for good. */
 static void
-NoteError(int64 task_id, const char *message)
+NoteError(int64 task_id, const ErrorData *error)
 {
 	Datum		args[2];
 	QueryScope	scope;
@@ -373,13 +404,14 @@ NoteError(int64 task_id, const char *message)
 	bool		give_up;
 
 	args[0] = Int64GetDatum(task_id);
-	args[1] = CStringGetTextDatum(message);
+	args[1] = CStringGetTextDatum(error->message);
 	QueryBegin(&scope);
 	give_up = QueryRun(&note_error, args, NULL) == 1 &&
-		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS;
+		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS &&
+		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
 	QueryEnd(&scope);
 	if (give_up)
-		TaskFail(task_id, message);
+		TaskFail(task_id, error->message);
 }
 
 /*
@@ -400,7 +432,7 @@ TryStep(int64 task_id, StepResult last, Step *step)
 		if (last == STEP_MORE)
 			result = RunStep(task_id, step);
 		else if (last == STEP_LAST)
-			FinishTask(task_id);
+			FinishTask(task_id, false);
 		else if (last == STEP_REFUSED)
 			TaskFail(task_id, OutcomeName(step->code));
 		ReleaseCurrentSubTransaction();
@@ -413,15 +445,15 @@ TryStep(int64 task_id, StepResult last, Step *step)
 
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
 		ereport(LOG,
 				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
-		NoteError(task_id, error->message);
+		NoteError(task_id, error);
 		result = STEP_OVER;
 	}
 	PG_END_TRY();
@@ -441,11 +473,13 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 
 	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
 	{
+		bool		alone = step.alone;
+
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
 		result = TryStep(task_id, result, &step);
-		if (result != STEP_MORE)
-			continue;
+		if (result != STEP_MORE || alone != step.alone)
+			continue;			/* or the time might be up before anything is done */
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
@@ -520,7 +554,8 @@ TaskDuty(bool woken)
 	CommitTransactionCommand();
 	if (more)
 		return 0;
-	return never ? -1 : (long) Min(Max(ms, DUTY_PAUSE_MS), DUTY_LONGEST_MS);
+	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
+	return never ? DUTY_LONGEST_MS : (long) Min(Max(ms, DUTY_PAUSE_MS), DUTY_LONGEST_MS);
 }
 
 /*

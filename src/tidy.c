@@ -112,29 +112,11 @@ static OwnerQuery trim_cron = {
 	2, {TIMESTAMPTZOID, INT8OID}
 };
 
-/* As owner and with a safe search path, which SQL text of ours can rely on. */
-typedef struct TidyScope
-{
-	QueryScope	query;
-	int			nestlevel;
-} TidyScope;
-
-static void
-TidyBegin(TidyScope *scope)
-{
-	scope->nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	QueryBegin(&scope->query);
-}
-
 /* Ends a batch: its work is committed. */
 static void
-TidyCommit(TidyScope *scope)
+TidyCommit(QueryScope *scope)
 {
-	QueryEnd(&scope->query);
-	AtEOXact_GUC(false, scope->nestlevel);
+	QueryEnd(scope);
 	ProcedureNextTransaction();
 	CHECK_FOR_INTERRUPTS();
 }
@@ -180,7 +162,7 @@ SweepWindow(const Sweep *sweep, int leaf, BlockNumber from, BlockNumber end)
 	ItemPointerData first,
 				past;
 	Datum		values[SWEEP_ARGS];
-	TidyScope	scope;
+	QueryScope	scope;
 	const Catalog *cat;
 	uint64		rows;
 	int			rc;
@@ -193,7 +175,7 @@ SweepWindow(const Sweep *sweep, int leaf, BlockNumber from, BlockNumber end)
 	values[2] = TimestampTzGetDatum(GetCurrentTimestamp() - sweep->age);
 	values[3] = Int64GetDatum(coupon_batch_size);
 
-	TidyBegin(&scope);			/* from here on in memory that ends with it */
+	QueryBegin(&scope);			/* from here on in memory that ends with it */
 	cat = CatalogGet();
 	rc = SPI_execute_with_args(psprintf(sweep->sql,
 										QualifiedName(cat->leaf[leaf].relation),
@@ -273,12 +255,12 @@ PurgeCoupons(void)
 static bool
 PurgeTaskBatch(int64 *task_id, TimestampTz before, bool *more)
 {
-	TidyScope	scope;
+	QueryScope	scope;
 	Datum		args[3];
 	bool		isnull;
 	bool		found = *more;	/* then it is the same task again */
 
-	TidyBegin(&scope);
+	QueryBegin(&scope);
 	args[0] = Int64GetDatum(*task_id);
 	args[1] = TimestampTzGetDatum(before);
 	args[2] = Int64GetDatum(coupon_batch_size);
@@ -300,9 +282,9 @@ PurgeTasks(void)
 	TimestampTz before = GetCurrentTimestamp() - coupon_keep_tasks * USECS_PER_DAY;
 	int64		task_id = 0;
 	bool		more = false;
-	TidyScope	scope;
+	QueryScope	scope;
 
-	TidyBegin(&scope);
+	QueryBegin(&scope);
 	QueryRun(&purge_stages, NULL, NULL);
 	TidyCommit(&scope);
 	while (coupon_keep_tasks > 0 && PurgeTaskBatch(&task_id, before, &more))
@@ -316,13 +298,13 @@ PurgeCronRuns(void)
 
 	do
 	{
-		TidyScope	scope;
+		QueryScope	scope;
 		Datum		args[2];
 		bool		isnull;
 
 		args[0] = TimestampTzGetDatum(GetCurrentTimestamp() - KEEP_RUNS);
 		args[1] = Int64GetDatum(coupon_batch_size);
-		TidyBegin(&scope);
+		QueryBegin(&scope);
 		QueryRun(&trim_cron, args, NULL);
 		n = DatumGetInt64(QueryValue(0, 1, &isnull));
 		TidyCommit(&scope);

@@ -32,10 +32,13 @@ BEGIN
         RETURN 0;
     END IF;
     BEGIN
-        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s', task_id);
+        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
+    -- Not to be submitted again: only half of it may be left.
+    UPDATE @extschema@.coupon_task t SET state = 'cancelled'
+    WHERE t.id = coupon_task_purge.task_id AND t.state = 'failed';
     FOREACH child IN ARRAY ARRAY['coupon_task_failure', 'coupon_task_put_off', 'coupon_task_batch'] LOOP
         EXECUTE format('DELETE FROM @extschema@.%1$I WHERE ctid = ANY (ARRAY('
                        'SELECT c.ctid FROM @extschema@.%1$I c WHERE c.task_id = $1 LIMIT $2))', child)
@@ -70,7 +73,7 @@ BEGIN
           AND to_regclass(format('@extschema@.coupon_stage_%s', t.id)) IS NOT NULL
     LOOP
         BEGIN
-            EXECUTE format('DROP TABLE %s', stage);
+            EXECUTE format('DROP TABLE %s CASCADE', stage);
             n := n + 1;
         EXCEPTION WHEN lock_not_available THEN
             NULL;               -- another day
@@ -80,6 +83,7 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp
-    SET lock_timeout = '1s';
+    SET lock_timeout = '1s'
+    SET client_min_messages = warning;
 COMMENT ON FUNCTION coupon_stage_purge() IS
     'drops the stages of tasks that have ended, where they are still there; part of coupon_purge';
