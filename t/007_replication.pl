@@ -5,6 +5,7 @@ use strict;
 use warnings FATAL => 'all';
 use lib 't';
 use CouponTest;
+use IPC::Run;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -31,6 +32,37 @@ step('UPDATE coupon_template SET total_stock = 6 WHERE id = 1', 1, 'a smaller to
 step(q{UPDATE user_coupon SET status = 4 WHERE user_id = 1}, 1, 'a revoked coupon stays issued');
 books_balance($sub, 'subscriber');
 
+# A distribution meets a claim between its look and its insert: the gate of a
+# recount holds it there.  Subscribers never see the row that was refused.
+{
+	my $task = $pub->safe_psql('postgres', q{
+		INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (2, 'b', 100, 10, 'published');
+		SELECT task_id FROM coupon_task_create('b', 2)});
+	$pub->safe_psql('postgres', qq{
+		INSERT INTO coupon_stage_$task (user_id) SELECT g FROM generate_series(1, 20) g;
+		SELECT coupon_task_submit($task)});
+	my $claimer = $pub->background_psql('postgres');
+	$claimer->query_safe('BEGIN; SELECT coupon_receive(2, 999)');
+	my @waiting;
+	for my $sql ('SELECT coupon_stock_rebuild(2)', "CALL coupon_task_run($task)")
+	{
+		local %ENV = $pub->_get_env();
+		push @waiting, IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres', '-c', $sql ], '<', \'', '>', \my $out, '2>&1');
+		ok($pub->poll_query_until('postgres', qq{
+			SELECT count(*) = 1 FROM pg_stat_activity WHERE query = '$sql' AND state = 'active' AND wait_event_type IN ('IPC', 'Extension', 'Lock')}),
+			"$sql waits");
+	}
+	$claimer->query_safe('SELECT coupon_receive(2, 7); COMMIT');
+	$_->finish for @waiting;
+	$claimer->quit;
+	is($pub->safe_psql('postgres', "SELECT state, issued, failed FROM coupon_task WHERE id = $task"),
+		'success|19|1', 'the user who claimed meanwhile is not given another');
+	is($pub->safe_psql('postgres', "SELECT user_id, cause FROM coupon_task_failure WHERE task_id = $task"),
+		'7|already_received', 'and is told of');
+	$pub->wait_for_catchup('s');
+	is($sub->safe_psql('postgres', 'SELECT count(*) FROM user_coupon WHERE template_id = 2'), '21', 'the subscriber has all');
+}
+
 # Counts come from the publisher, which folded three.
 my $turns = q{SELECT turns FROM coupon_stat_worker WHERE database = 'postgres'};
 $sub->poll_query_until('postgres', "SELECT ($turns) > 0");
@@ -41,12 +73,12 @@ for (1 .. 3)
 	$sub->poll_query_until('postgres', "SELECT ($turns) > $before");
 }
 is($sub->safe_psql('postgres', 'SELECT folded, (SELECT count(*) FROM user_coupon) FROM coupon_stock WHERE template_id = 1'),
-	'3|5', 'a worker leaves the counts of a subscription alone');
+	'3|26', 'a worker leaves the counts of a subscription alone');
 is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 9)}), '0', 'after a switch-over the rest can be claimed here');
 is($sub->safe_psql('postgres', q{SELECT code FROM coupon_receive(1, 10)}), '2', 'and no more');
 $sub->safe_psql('postgres', 'DROP SUBSCRIPTION s; SELECT coupon_worker_wake()');
 ok($sub->poll_query_until('postgres', 'SELECT folded = 6 FROM coupon_stock WHERE template_id = 1'),
 	'without the subscription the worker folds');
-is($sub->safe_psql('postgres', q{SELECT (id >> 12) & 1023 FROM user_coupon WHERE user_id = 9}), '1', 'with ids of this node');
+is($sub->safe_psql('postgres', q{SELECT (id >> 12) & 1023 FROM user_coupon WHERE user_id = 9 AND template_id = 1}), '1', 'with ids of this node');
 $sub->stop; $pub->stop;
 done_testing();
