@@ -181,6 +181,17 @@ SELECT * FROM state WHERE name = 'timeout';
 DROP TRIGGER my_slow ON user_coupon;
 DROP FUNCTION be_slow;
 
+-- Users whom a trigger keeps out do not stop the others
+CREATE FUNCTION keep_out() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN CASE WHEN new.user_id % 2 = 1 THEN new END; END';
+CREATE TRIGGER my_keep_out BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION keep_out();
+CALL make('kept out', 911, ARRAY['901', '902', '903', '904']);
+SELECT outcome FROM coupon_task_submit(id_of('kept out'));
+CALL coupon_task_run(id_of('kept out'));
+SELECT * FROM state WHERE name = 'kept out';
+SELECT row_num, user_id, cause, detail FROM failure WHERE name = 'kept out';
+DROP TRIGGER my_keep_out ON user_coupon;
+DROP FUNCTION keep_out;
+
 -- A loader's view on his stage does not keep the task from ending
 SELECT format('CREATE VIEW on_stage AS SELECT * FROM coupon_stage_%s', id_of('timeout')) AS command \gset
 :command;

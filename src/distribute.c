@@ -36,10 +36,12 @@
 #include "id.h"
 #include "insert.h"
 #include "lines.h"
+#include "locks.h"
 #include "outcome.h"
 #include "query.h"
 #include "template.h"
 
+#define LOCKED_AT_A_TIME 128	/* users, where rows go through SQL */
 #define NOT_ENOUGH (-1)			/* beside outcome codes: stock may not suffice */
 
 typedef struct Batch
@@ -213,14 +215,14 @@ ReserveUnits(Batch *batch, int64 wanted, int64 *got)
 }
 
 /*
- * Insert the coupons of the wanted lines; lines in conflict with a claim that
- * came in between are put off.  Returns the number of coupons.
+ * Insert the coupons of those lines that are wanted; lines in conflict with a
+ * claim that came in between are put off.  Returns the number of coupons.
  */
 static int
-InsertWanted(Batch *batch, int64 wanted, bool direct)
+InsertWanted(Batch *batch, Line *lines, int nlines, bool direct)
 {
 	InsertCommon common;
-	InsertRow  *rows = palloc(wanted * sizeof(InsertRow));
+	InsertRow  *rows = palloc(nlines * sizeof(InsertRow));
 	int			n = 0;
 	int			made;
 
@@ -229,24 +231,74 @@ InsertWanted(Batch *batch, int64 wanted, bool direct)
 	common.request_id = batch->request_id;
 	common.received_at = batch->now;
 	TemplateUseWindow(&batch->view, batch->now, &common.use_start, &common.use_end);
-	for (int i = 0; i < batch->nlines; i++)
+	for (int i = 0; i < nlines; i++)
 	{
-		if (batch->lines[i].fate != LINE_WANTED)
+		if (lines[i].fate != LINE_WANTED)
 			continue;
 		rows[n].coupon_id = IdNext();
-		rows[n].user_id = batch->lines[i].user_id;
+		rows[n].user_id = lines[i].user_id;
 		rows[n++].receive_seq = 1;
 	}
-	Assert(n == wanted);
 	made = InsertBatch(&common, rows, n, direct);
 
 	n = 0;
-	for (int i = 0; i < batch->nlines; i++)
+	for (int i = 0; i < nlines; i++)
 	{
-		if (batch->lines[i].fate == LINE_WANTED)
-			batch->lines[i].fate = rows[n++].inserted ? LINE_ISSUED : LINE_PUT_OFF;
+		if (lines[i].fate == LINE_WANTED)
+			lines[i].fate = rows[n++].inserted ? LINE_ISSUED : LINE_PUT_OFF;
 	}
 	pfree(rows);
+	return made;
+}
+
+/* Whether the user of a line could be locked, and still has no coupon. */
+static bool
+LockUser(const Batch *batch, const Line *line, LOCKTAG *tag)
+{
+	RowsOfUser	rows;
+	RowsOpenClaim open;
+
+	LockTagOfUser(tag, batch->task->template_id, line->user_id);
+	if (LockAcquire(tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	RowsProbe(batch->task->template_id, line->user_id, NULL, &rows, &open);
+	if (rows.last_seq == 0 && !TransactionIdIsValid(open.xid))
+		return true;
+	(void) LockRelease(tag, ExclusiveLock, false);
+	return false;
+}
+
+/*
+ * The same through SQL, where an insert waits for a row that is not committed.
+ * So that it meets none, users are locked, as claims lock them, and looked at
+ * again; who cannot be locked at once is put off.
+ */
+static int
+InsertWantedThroughSql(Batch *batch)
+{
+	int			made = 0;
+
+	for (int first = 0; first < batch->nlines; first += LOCKED_AT_A_TIME)
+	{
+		int			n = Min(batch->nlines - first, LOCKED_AT_A_TIME);
+		LOCKTAG		tags[LOCKED_AT_A_TIME];
+		int			nlocked = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = first; i < first + n; i++)
+		{
+			if (batch->lines[i].fate != LINE_WANTED)
+				continue;
+			if (LockUser(batch, &batch->lines[i], &tags[nlocked]))
+				nlocked++;
+			else
+				batch->lines[i].fate = LINE_PUT_OFF;
+		}
+		if (nlocked > 0)
+			made += InsertWanted(batch, batch->lines + first, n, false);
+		while (nlocked > 0)
+			(void) LockRelease(&tags[--nlocked], ExclusiveLock, false);
+	}
 	return made;
 }
 
@@ -289,7 +341,10 @@ IssueCoupons(Batch *batch, bool direct)
 			return code;
 		if (got < wanted)
 			LinesCutToStock(batch->lines, batch->nlines, got);
-		made = got > 0 ? InsertWanted(batch, got, direct) : 0;
+		made = 0;
+		if (got > 0)
+			made = direct ? InsertWanted(batch, batch->lines, batch->nlines, true) :
+				InsertWantedThroughSql(batch);
 		if (made < got)
 			StockTakeBack(&batch->view.key, got - made);
 		any = any || made > 0;

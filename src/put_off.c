@@ -7,7 +7,10 @@
 #include "postgres.h"
 
 #include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "claim.h"
@@ -66,6 +69,8 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	settled.row_num = line->row_num;
 	settled.user_id = line->user_id;
 	settled.fate = fate;
+	if (fate == LINE_INVALID_USER_ID)
+		settled.detail = "refused by a trigger or index of user_coupon";
 	failed = LinesRecordFailures(task->id, &settled, 1);
 	args[0] = Int64GetDatum(task->id);
 	args[1] = Int32GetDatum(line->batch);
@@ -74,6 +79,44 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	QueryRun(&put_off_done, args, NULL);
 	args[1] = Int64GetDatum(line->row_num);
 	QueryRun(&delete_put_off, args, NULL);
+}
+
+/*
+ * Claim, unless a trigger or unique index of somebody's own keeps the row out:
+ * false then, and the other lines of the task go on.
+ */
+static bool
+ClaimUnlessKeptOut(const ClaimRequest *request, int64 user_id, ClaimResult *result)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool claimed = false;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(context);
+	PG_TRY();
+	{
+		ClaimCoupons(request, &user_id, 1, result);
+		ReleaseCurrentSubTransaction();
+		claimed = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+			ReThrowError(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return claimed;
 }
 
 /*
@@ -98,7 +141,11 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	request.now = GetCurrentTimestamp();
 	request.limit_cap = 1;
 	request.source = TaskSource(&view);
-	ClaimCoupons(&request, &line->user_id, 1, &result);
+	if (!ClaimUnlessKeptOut(&request, line->user_id, &result))
+	{
+		SettlePutOff(task, line, LINE_INVALID_USER_ID);
+		return DISTRIBUTE_DONE;
+	}
 	*code = result.code;
 	switch (result.code)
 	{
