@@ -59,6 +59,7 @@ books_balance($sub, 'subscriber');
 		'success|19|1', 'the user who claimed meanwhile is not given another');
 	is($pub->safe_psql('postgres', "SELECT user_id, cause FROM coupon_task_failure WHERE task_id = $task"),
 		'7|already_received', 'and is told of');
+	books_balance($pub, 'distribution and claim');
 	$pub->wait_for_catchup('s');
 	is($sub->safe_psql('postgres', 'SELECT count(*) FROM user_coupon WHERE template_id = 2'), '21', 'the subscriber has all');
 }
