@@ -14,8 +14,7 @@ ORDER BY f.cause, f.row_num;
 
 -- What is wrong with a line is found out here by other means.
 CREATE TEMP TABLE expected AS
-SELECT n AS row_num, line, line !~ '^[0-9]{1,18}$' AS bad,
-       row_number() OVER (PARTITION BY line ORDER BY n) > 1 AS again
+SELECT n AS row_num, line, line !~ '^[0-9]{1,18}$' AS bad
 FROM file WHERE n > 1;
 CREATE TEMP TABLE failure AS SELECT * FROM coupon_task_failure WHERE task_id = :task;
 ANALYZE expected, failure;
@@ -28,9 +27,11 @@ SELECT t.lines = (SELECT count(*) FROM expected) AS file_is_whole,
            AND t.failed = (SELECT count(*) FROM failure) AS rows_agree,
        NOT EXISTS (SELECT FROM expected e LEFT JOIN failure f USING (row_num)
                    WHERE e.bad <> COALESCE(f.cause = 'invalid_user_id', false)) AS bad_lines_agree,
+       -- With two runners it may be a later line of a user that gets the coupon.
        NOT EXISTS (SELECT FROM expected e LEFT JOIN failure f USING (row_num)
-                   WHERE e.again AND NOT e.bad AND f.row_num IS NULL
-                      OR f.cause = 'duplicate_line' AND NOT e.again) AS duplicates_agree,
+                   WHERE NOT e.bad GROUP BY e.line
+                   HAVING count(*) FILTER (WHERE f.row_num IS NULL) > 1
+                      OR count(*) = 1 AND bool_or(f.cause = 'duplicate_line')) AS duplicates_agree,
        NOT EXISTS (SELECT FROM expected e LEFT JOIN failure f USING (row_num)
                    WHERE f.row_num IS NULL
                      AND e.row_num > (SELECT min(row_num) FROM failure WHERE cause = 'out_of_stock')) AS first_lines_first
