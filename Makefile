@@ -26,11 +26,16 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
+	src/address.o \
 	src/args.o \
 	bgworker/duty.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
 	bgworker/status.o \
+	bgworker/transfer.o \
+	bgworker/transfer_answer.o \
+	bgworker/transfer_request.o \
+	bgworker/transfer_socket.o \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
@@ -70,6 +75,8 @@ PARTS = guard id outcome role template stock claim wallet task stat tidy cron pr
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
+
+SHLIB_LINK += -lcurl
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
