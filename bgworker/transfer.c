@@ -205,7 +205,6 @@ Begin(Transfer *transfer, const TransferRequest *request)
 	const char *why = RequestCheck(request);
 	CURLcode	code;
 	CURLMcode	multi_code;
-	sigset_t	saved;
 
 	if (why)
 		return why;
@@ -217,9 +216,8 @@ Begin(Transfer *transfer, const TransferRequest *request)
 	if (code != CURLE_OK)
 		return curl_easy_strerror(code);
 
-	BlockSignals(&saved);
+	/* That only notes it: threads come with TransferDrive. */
 	multi_code = curl_multi_add_handle(multi, transfer->easy);
-	UnblockSignals(&saved);
 	return multi_code == CURLM_OK ? NULL : curl_multi_strerror(multi_code);
 }
 

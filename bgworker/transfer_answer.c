@@ -160,6 +160,19 @@ RetryAfter(const Transfer *transfer)
 	return seconds > LONGEST_WAIT / 1000 ? LONGEST_WAIT : (long) seconds * 1000;
 }
 
+/* Why there is no answer. */
+static const char *
+WhyNot(const Transfer *transfer, CURLcode code)
+{
+	if (transfer->why)
+		return transfer->why;
+	if (code == CURLE_OK)
+		return "the answer ends within its header section";
+	if (code == CURLE_OUT_OF_MEMORY)	/* libcurl does not tell these apart */
+		return "a line of the answer is too long, or out of memory";
+	return transfer->failure[0] ? transfer->failure : curl_easy_strerror(code);
+}
+
 /*
  * AnswerJudge says what became of a transfer that libcurl has ended with a
  * code; CURLE_FAILED_INIT: it never got there, or was lost with it.
@@ -190,7 +203,5 @@ AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 				 "address %s is refused: it is in coupon.endpoint_deny, or link-local, multicast or of a metadata service",
 				 transfer->refused);
 	else
-		CopyText(result->error, sizeof(result->error), transfer->why ? transfer->why :
-				 code == CURLE_OK ? "the answer ends within its header section" :
-				 transfer->failure[0] ? transfer->failure : curl_easy_strerror(code));
+		CopyText(result->error, sizeof(result->error), WhyNot(transfer, code));
 }

@@ -159,6 +159,8 @@ SetForProtocol(CURL *easy, Transfer *transfer)
 		SET(CURLOPT_HTTPAUTH, (long) CURLAUTH_BASIC);
 		SET(CURLOPT_HTTP09_ALLOWED, 0L);
 		SET(CURLOPT_USERAGENT, "coupon/" COUPON_VERSION);
+		/* Answers are short, and it is allocated for each transfer. */
+		SET(CURLOPT_BUFFERSIZE, 1024L);
 	}
 	return code;
 }
@@ -269,8 +271,11 @@ RequestApply(Transfer *transfer, const TransferRequest *request, MemoryContext c
 	}
 	else
 	{
-		/* HTTP/2 where TLS negotiates it. */
-		SET(CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_2TLS);
+		/* HTTP/2 where TLS negotiates it; elsewhere do not even look for it. */
+		bool		plain = StartsWith(request->endpoint, "http://");
+
+		SET(CURLOPT_HTTP_VERSION, (long) (plain ? CURL_HTTP_VERSION_1_1 :
+										  CURL_HTTP_VERSION_2TLS));
 		SET(CURLOPT_HTTPHEADER, list);
 		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) transfer->body_length);
 		SET(CURLOPT_POSTFIELDS, transfer->body);

@@ -59,14 +59,18 @@ SocketsDescriptor(void)
 
 /*
  * SocketsReserve tells fd.c, which shares the limit of the process, how many
- * sockets there are.
+ * sockets there are.  It refuses descriptors to others when a third of all are
+ * reserved, so of many sockets it does not hear; it copes when the limit is
+ * reached.
  */
 void
 SocketsReserve(void)
 {
-	for (; reserved_sockets < open_sockets; reserved_sockets++)
+	int			wanted = Min(open_sockets, max_safe_fds / 4);
+
+	for (; reserved_sockets < wanted; reserved_sockets++)
 		ReserveExternalFD();
-	for (; reserved_sockets > open_sockets; reserved_sockets--)
+	for (; reserved_sockets > wanted; reserved_sockets--)
 		ReleaseExternalFD();
 }
 

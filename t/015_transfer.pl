@@ -103,6 +103,9 @@ my $urls = join ',', map { "'$http/$_'" } @kinds;
 my $rows = sql("SELECT number % @{[scalar @kinds]}, status, sent_nothing, error <> '', count(*)
 	FROM transfer_test(ARRAY[$urls], 10 * @{[scalar @kinds]}, 400, timeout => 3000) GROUP BY 1, 2, 3, 4 ORDER BY 1, 2");
 is($rows, join("\n", map { "$_|$hostile{$kinds[$_]}|f|" . ($hostile{$kinds[$_]} ? 'f' : 't') . '|10' } 0 .. $#kinds), 'each hostile answer gets its verdict');
+like(send_one("$http/$_", 'timeout => 100000'), qr/^0\|f\|-1\|.*too (long|large)/i, "$_ is cut off")
+	for 'endless-headers', 'endless-line', 'endless-interim';
+is(send_one("$http/endless-body", 'timeout => 100000'), '200|f|-1|', 'and a body is');
 is((grep { $_->{path} eq '/status/298' } received($receiver, 'http')), 0, 'no redirect is followed');
 is(send_one("$http/retry-after/30"), '429|f|30000|', 'Retry-After in seconds');
 like(send_one("$http/retry-date/3600"), qr/^503\|f\|35[0-9]{5}\|$|^503\|f\|3600000\|$/, 'Retry-After as a date');

@@ -89,7 +89,8 @@ Wait(void)
 	WaitEvent	event;
 
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	if (IsUnderPostmaster)		/* or single-user mode, for valgrind */
+		AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	AddWaitEventToSet(set, WL_SOCKET_READABLE, TransferSocket(), NULL, NULL);
 	WaitEventSetWait(set, TransferTimeout(), &event, 1, PG_WAIT_EXTENSION);
 	FreeWaitEventSet(set);
