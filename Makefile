@@ -46,6 +46,7 @@ OBJS = \
 	src/insert.o \
 	src/journal.o \
 	src/lines.o \
+	src/outbox.o \
 	src/outcome.o \
 	src/procedure.o \
 	src/put_off.o \
@@ -66,7 +67,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet task stat tidy cron privileges
+PARTS = guard id outcome role template stock claim wallet outbox task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

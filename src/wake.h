@@ -8,6 +8,8 @@
 /* What a commit may bring for the worker of its database, as bits. */
 #define WAKE_FOLD	0x0001		/* coupons were claimed */
 #define WAKE_TASKS	0x0002		/* a task is due, or its time has changed */
+#define WAKE_REMIND	0x0004		/* reminders or starts of sales have changed */
+#define WAKE_DELIVER	0x0008		/* the outbox or a channel has changed */
 #define WAKE_LOOK	0x4000		/* no duty: is the extension still there? */
 #define WAKE_NOW	0x8000		/* somebody asks: run every duty, at once */
 

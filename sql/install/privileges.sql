@@ -8,6 +8,11 @@ SELECT pg_extension_config_dump('coupon_task', '');
 SELECT pg_extension_config_dump('coupon_task_batch', '');
 SELECT pg_extension_config_dump('coupon_task_put_off', '');
 SELECT pg_extension_config_dump('coupon_task_failure', '');
+SELECT pg_extension_config_dump('coupon_channel', '');
+SELECT pg_extension_config_dump('coupon_message', '');
+SELECT pg_extension_config_dump('coupon_contact', '');
+SELECT pg_extension_config_dump('coupon_notification', '');
+SELECT pg_extension_config_dump('coupon_notification_history', '');
 DO $$
 BEGIN
     FOR i IN 0..31 LOOP
