@@ -27,9 +27,11 @@ MODULE_big = coupon
 
 OBJS = \
 	src/args.o \
+	bgworker/deliver.o \
 	bgworker/duty.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
+	bgworker/retry.o \
 	bgworker/status.o \
 	bgworker/worker.o \
 	src/cache.o \
@@ -45,6 +47,7 @@ OBJS = \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \
+	src/lease.o \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \

@@ -47,6 +47,12 @@
 	pg_database_ownercheck(database, role)
 #endif
 
+#if PG_VERSION_NUM >= 170000
+#define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(NULL, n)
+#else
+#define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(context, n)
+#endif
+
 /* The module magic got a name in 18. */
 #ifdef PG_MODULE_MAGIC_EXT
 #define COMPAT_MODULE_MAGIC \

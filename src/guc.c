@@ -23,6 +23,7 @@ int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_keep_coupons = 0;
 int			coupon_keep_tasks = 90;
+int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
 
@@ -168,6 +169,17 @@ GucInit(void)
 							0,
 							36500,
 							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.max_attempts",
+							"Sets how many times the worker tries to deliver a push.",
+							"The pauses double from a second to an hour; 12 attempts take about an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
+							&coupon_max_attempts,
+							12,
+							1,
+							100,
+							PGC_SIGHUP,
 							0,
 							NULL, NULL, NULL);
 
