@@ -7,6 +7,7 @@
 #define COUPON_COMPAT_H
 
 #include "access/genam.h"
+#include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
@@ -45,6 +46,19 @@
 #else
 #define CompatDatabaseOwnerCheck(database, role) \
 	pg_database_ownercheck(database, role)
+#endif
+
+/* Bytes are uint8 from 18 on. */
+#if PG_VERSION_NUM >= 180000
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const uint8 *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (uint8 *) (dst), dstlen)
+#else
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const char *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (char *) (dst), dstlen)
 #endif
 
 /* The module magic got a name in 18. */
