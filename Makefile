@@ -36,6 +36,8 @@ OBJS = \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
+	src/channel.o \
+	src/channel_check.o \
 	src/claim.o \
 	src/claimants.o \
 	src/coupon.o \
@@ -51,10 +53,15 @@ OBJS = \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \
+	src/preview.o \
 	src/procedure.o \
 	src/put_off.o \
 	src/query.o \
 	src/receive.o \
+	src/render.o \
+	src/render_channel.o \
+	src/render_mail.o \
+	src/render_text.o \
 	src/role.o \
 	src/rows.o \
 	src/stage.o \
@@ -70,7 +77,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet outbox task stat tidy cron privileges
+PARTS = guard id outcome role template stock claim wallet outbox channel task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

@@ -7,6 +7,7 @@
 #define COUPON_COMPAT_H
 
 #include "access/genam.h"
+#include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
@@ -51,6 +52,19 @@
 #define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(NULL, n)
 #else
 #define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(context, n)
+#endif
+
+/* Bytes are uint8 from 18 on. */
+#if PG_VERSION_NUM >= 180000
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const uint8 *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (uint8 *) (dst), dstlen)
+#else
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const char *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (char *) (dst), dstlen)
 #endif
 
 /* The module magic got a name in 18. */

@@ -41,6 +41,7 @@
 #include "catalog.h"
 #include "errors.h"
 #include "guc.h"
+#include "id.h"
 #include "procedure.h"
 #include "query.h"
 
@@ -102,6 +103,20 @@ static OwnerQuery purge_task = {
 
 static OwnerQuery purge_stages = {
 	"SELECT %1$s.coupon_stage_purge()"
+};
+
+/*
+ * A portion of pushes that are over, in the order of their ids, which is that
+ * of time: none that was made later can have ended before.
+ */
+static OwnerQuery purge_pushes = {
+	"WITH old AS (SELECT id FROM %1$s.coupon_notification_history"
+	"  WHERE id > $1 AND id < $2 AND ended_at < $3 ORDER BY id LIMIT $4"
+	"  FOR UPDATE SKIP LOCKED),"
+	" gone AS (DELETE FROM %1$s.coupon_notification_history h USING old"
+	"  WHERE h.id = old.id RETURNING h.id)"
+	" SELECT max(id) FROM gone",
+	4, {INT8OID, INT8OID, TIMESTAMPTZOID, INT8OID}
 };
 
 /* What a run of a scheduled job left is of no interest for longer. */
@@ -292,6 +307,34 @@ PurgeTasks(void)
 }
 
 static void
+PurgePushes(void)
+{
+	TimestampTz before = GetCurrentTimestamp() - coupon_keep_notifications * USECS_PER_DAY;
+	int64		last = PG_INT64_MIN;
+	bool		more = coupon_keep_notifications > 0;
+
+	while (more)
+	{
+		QueryScope	scope;
+		Datum		args[4];
+		Datum		newest;
+		bool		none;
+
+		args[0] = Int64GetDatum(last);
+		args[1] = Int64GetDatum(IdFirstAt(before));
+		args[2] = TimestampTzGetDatum(before);
+		args[3] = Int64GetDatum(coupon_batch_size);
+		QueryBegin(&scope);
+		QueryRun(&purge_pushes, args, NULL);
+		newest = QueryValue(0, 1, &none);
+		more = !none;
+		if (more)
+			last = DatumGetInt64(newest);
+		TidyCommit(&scope);
+	}
+}
+
+static void
 PurgeCronRuns(void)
 {
 	int64		n;
@@ -320,6 +363,7 @@ coupon_purge(PG_FUNCTION_ARGS)
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
 	PurgeTasks();
+	PurgePushes();
 	PurgeCronRuns();
 	ProcedureEnd();
 	PG_RETURN_VOID();

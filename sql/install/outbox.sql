@@ -93,3 +93,6 @@ CREATE TABLE coupon_notification_history (
 COMMENT ON TABLE coupon_notification_history IS 'pushes that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
 COMMENT ON COLUMN coupon_notification_history.sent_at IS 'begin of the last attempt';
 CREATE INDEX coupon_notification_dead ON coupon_notification_history (channel, id) WHERE state = 'dead';
+-- What is over lies in the order in which it ended.
+CREATE INDEX coupon_notification_history_ended ON coupon_notification_history
+    USING brin (ended_at) WITH (pages_per_range = 32, autosummarize = on);

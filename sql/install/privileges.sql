@@ -35,11 +35,14 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                          'coupon_template_get', 'coupon_shop_allowed')
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
                'coupon_wallet_count'))
+           OR (kind IN ('application', 'operator') AND p.proname = 'coupon_contact_set')
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user'))
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
-               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge'))
+               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
+               'coupon_channel_set', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
+               'coupon_channel_secret', 'coupon_notification_replay'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
                'coupon_stuck')))
@@ -52,8 +55,26 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
-                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
+                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
+                      'coupon_message', 'coupon_notification', 'coupon_notification_history',
+                      'coupon_stat_channel', 'coupon_stuck_notifications']) AS v
     WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    -- Not secret, password and headers.
+    SELECT 'TABLE @extschema@.coupon_channel',
+           'SELECT (channel, endpoint, mail_from, username, batch_size, max_in_flight, timeout,'
+           ' enabled, disabled_reason, updated_at)'
+    WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    SELECT 'TABLE @extschema@.coupon_channel', 'SELECT (body_template)'
+    WHERE kind = 'operator'
+    UNION ALL
+    SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
+    WHERE kind = 'operator'
+    UNION ALL
+    -- For the policies of pushes: which templates are of one's shop.
+    SELECT 'TABLE @extschema@.coupon_template', 'SELECT (id, shop_number)'
+    WHERE kind = 'monitor'
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
     $$

@@ -78,7 +78,18 @@ triggers AS MATERIALIZED (
                         'user_coupon_guard', 'coupon_role_changed')
       AND p.pronamespace = '@extschema@'::regnamespace),
 oversold AS MATERIALIZED (
-    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota)
+    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
+silent AS MATERIALIZED (
+    SELECT string_agg(format('%s (%s)', k.channel, CASE WHEN c.channel IS NULL THEN 'not set up'
+                                                        ELSE COALESCE(c.disabled_reason, 'switched off') END),
+                      ', ' ORDER BY k.channel) AS names
+    FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) AS k (channel)
+    LEFT JOIN coupon_channel c ON c.channel = k.channel
+    WHERE c.enabled IS NOT TRUE
+      AND EXISTS (SELECT FROM coupon_notification o WHERE o.channel = k.channel)),
+dead AS MATERIALIZED (
+    SELECT count(*) AS n FROM (SELECT FROM coupon_notification_history o
+        WHERE o.state = 'dead' LIMIT 100001) x)
 SELECT 'preload' AS check_name,
        CASE WHEN preloaded THEN 'ok' ELSE 'critical' END AS status,
        CASE WHEN preloaded THEN 'the library is preloaded' ELSE 'nothing can be claimed' END AS detail,
@@ -125,6 +136,17 @@ SELECT 'cache',
        format('%s of %s places used, hit rate %s', entries, capacity, COALESCE(hit_rate::text, 'unknown')),
        CASE WHEN evictions * 5 > lookups AND lookups > 10000 THEN 'raise coupon.max_templates' END
 FROM cache
+UNION ALL
+SELECT 'channels', CASE WHEN names IS NULL THEN 'ok' ELSE 'warning' END,
+       CASE WHEN names IS NULL THEN 'no push waits for a channel that does not send'
+            ELSE format('pushes wait for %s', names) END,
+       CASE WHEN names IS NOT NULL THEN 'coupon_channel_set sets a channel up and switches it on' END
+FROM silent
+UNION ALL
+SELECT 'dead_pushes', CASE WHEN n = 0 THEN 'ok' ELSE 'warning' END,
+       format('%s pushes were given up', CASE WHEN n > 100000 THEN 'over 100000' ELSE n::text END),
+       CASE WHEN n > 0 THEN 'last_error in coupon_notification_history says why; then SELECT * FROM coupon_notification_replay()' END
+FROM dead
 UNION ALL
 SELECT 'durability',
        CASE WHEN current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off' THEN 'critical'
