@@ -33,6 +33,7 @@ OBJS = \
 	bgworker/leave.o \
 	bgworker/retry.o \
 	bgworker/status.o \
+	bgworker/transfer.o \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \

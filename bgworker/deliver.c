@@ -257,8 +257,9 @@ TakeFor(Lane *lane, MemoryContext context)
 	}
 	/* Those due that we did not get are in flight, or another's for a while. */
 	lane->look_at = LeaseLookAhead(lane->name, &any_due);
-	if (any_due)
-		lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, RESCAN_PAUSE + 1));
+	lane->look_at = Min(lane->look_at,
+						TimestampTzPlusMilliseconds(now, any_due ? RESCAN_PAUSE + 1 :
+													LONGEST_PAUSE));
 	return pushes;
 }
 
@@ -410,6 +411,9 @@ WorkDueAt(void)
 {
 	TimestampTz due = AnswersDueAt();
 
+	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
+	due = Min(due, TimestampTzPlusMilliseconds(loaded_at, LONGEST_PAUSE));
+
 	for (int i = 0; i < nlanes; i++)
 		due = Min(due, LaneDueAt(&lanes[i]));
 	return due;
@@ -419,19 +423,15 @@ WorkDueAt(void)
 static long
 Turn(void)
 {
-	TimestampTz due;
 	long		ms;
 
 	Collect();
-	if (in_work || loaded_at == 0 || WorkDueAt() <= GetCurrentTimestamp())
+	if (in_work || WorkDueAt() <= GetCurrentTimestamp())
 	{
 		Work();
 		Collect();
 	}
-	due = WorkDueAt();
-	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
-	ms = due == DT_NOEND ? LONGEST_PAUSE :
-		Min(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), due), LONGEST_PAUSE);
+	ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), WorkDueAt());
 	if (TransferTimeout() >= 0)
 		ms = Min(ms, TransferTimeout());
 	return ms;

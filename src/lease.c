@@ -82,7 +82,8 @@ static OwnerQuery read_contacts = {
 
 /* Only for the attempt that is waited for. */
 #define OF_ANSWERS \
-	" pg_catalog.unnest($1, $2, $3, $4, $5, $6, $7)" \
+	" ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5)," \
+	"  unnest($6), unnest($7))" \
 	" AS a (id, attempts, sent_at, next_at, status, error, state)" \
 	" WHERE n.id = a.id AND n.attempts = a.attempts AND n.leased_until IS NOT NULL"
 
