@@ -62,6 +62,9 @@ ALTER TABLE coupon_notification_history ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_notification_history_shop ON coupon_notification_history
     USING ((SELECT coupon_shop_allowed(NULL))
            OR EXISTS (SELECT FROM coupon_template t WHERE t.id = template_id));
+-- Contacts are those of all shops.
+ALTER TABLE coupon_contact ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_contact_unbound ON coupon_contact USING ((SELECT coupon_shop_allowed(NULL)));
 
 CREATE VIEW coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,

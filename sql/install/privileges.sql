@@ -60,14 +60,11 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                       'coupon_stat_channel', 'coupon_stuck_notifications']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    -- Not secret, password and headers.
+    -- Not what may hold a key: secret, password, headers, body_template.
     SELECT 'TABLE @extschema@.coupon_channel',
            'SELECT (channel, endpoint, mail_from, username, batch_size, max_in_flight, timeout,'
            ' enabled, disabled_reason, updated_at)'
     WHERE kind IN ('operator', 'monitor')
-    UNION ALL
-    SELECT 'TABLE @extschema@.coupon_channel', 'SELECT (body_template)'
-    WHERE kind = 'operator'
     UNION ALL
     SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
     WHERE kind = 'operator'
