@@ -150,6 +150,7 @@ FROM unnest(ARRAY[
     $$message_set('test', 'sms', '{nmae}', 'b')$$, $$message_set('test', 'sms', 's', '{body}')$$, $$message_set('test', 'sms', 's', 'to {recipients}')$$,
     $$contact_set(0, 'sms', 'x')$$, $$contact_set(NULL, 'sms', 'x')$$, $$contact_set(1, NULL, 'x')$$, $$contact_set(1, 'fax', 'x')$$, $$contact_set(1, 'sms', '')$$, $$contact_set(1, 'sms', ' ')$$, $$contact_set(1, 'sms', E'x\r\ny')$$, $$contact_set(1, 'sms', repeat('x', 2001))$$,
     $$channel_test('fax', 'x')$$, $$channel_test('ch3', 'x')$$, $$channel_test('sms', NULL)$$, $$channel_test('sms', '')$$, $$channel_test(NULL, 'x')$$,
+    $$channel_enable('fax')$$, $$channel_enable('ch3')$$, $$channel_enable('app', NULL)$$,
     $$channel_preview('x', 'sms')$$, $$channel_preview('test', 'ch3')$$, $$channel_preview('test', 'sms', 0)$$, $$channel_preview('test', 'sms', NULL)$$, $$notification_replay(channel => 'fax')$$
 ]) WITH ORDINALITY AS t (a, n), attempt('SELECT coupon_' || a) AS b ORDER BY n;
 -- what is just right
@@ -167,6 +168,11 @@ SELECT channel, count(*) FROM coupon_message GROUP BY channel ORDER BY 1;
 
 -- The whole row is set, and a channel that was switched off is on again
 UPDATE coupon_channel SET enabled = false, disabled_reason = 'the receiver answered 410' WHERE channel = 'app';
+SELECT * FROM attempt($$SELECT coupon_channel_test('app', 'x')$$);
+SELECT coupon_channel_enable('app');
+SELECT endpoint, enabled, disabled_reason FROM coupon_channel WHERE channel = 'app';
+SELECT coupon_channel_enable('app', false);
+SELECT endpoint, enabled, disabled_reason FROM coupon_channel WHERE channel = 'app';
 SELECT * FROM attempt($$SELECT coupon_channel_test('app', 'x')$$);
 SELECT coupon_channel_set('app', 'http://h', batch_size => 3);
 SELECT to_jsonb(c) - 'updated_at' AS row, updated_at > now() - interval '1 min' AS at FROM coupon_channel c WHERE channel = 'app';
@@ -197,6 +203,7 @@ INSERT INTO coupon_notification_history (id, channel, kind, template_id, user_id
 SELECT 1000 + i, 'sms', 'reminder', 650, '{1}', 'delivered', now() - interval '10 min', now() - interval '10 min' + i * interval '10 ms', now() - CASE WHEN i = 200 THEN interval '61 min' ELSE '5 min' END, 1, 200
 FROM generate_series(1, 200) i;
 SELECT channel, set_up, enabled, waiting, leased, retrying, dead, delivered_last_hour, late_p50, late_p99, late_max FROM coupon_stat_channel;
+SELECT coupon_channel_set('ch4', 'http://h', enabled => false);
 SELECT kind, id, state, attempts, last_error, repair FROM coupon_stuck('30 min') WHERE kind = 'notification';
 SELECT id FROM coupon_stuck() WHERE kind = 'notification' AND id = 3;
 SELECT check_name, status, detail, advice FROM coupon_health WHERE check_name IN ('channels', 'dead_pushes') ORDER BY 1;
@@ -216,7 +223,7 @@ CREATE FUNCTION rights() RETURNS TABLE (statement text, state text, message text
     SELECT s, a.state, a.message FROM unnest(ARRAY[
         $q$SELECT coupon_channel_set('ch3', 'http://h')$q$, $q$SELECT coupon_message_set('test', 'ch3', 's', 'b')$q$, $q$SELECT coupon_contact_set(9, 'ch3', 'x')$q$,
         $q$SELECT coupon_channel_test('ch3', 'x')$q$, $q$SELECT coupon_channel_preview('test', 'ch3')$q$, $q$SELECT coupon_channel_secret()$q$,
-        $q$SELECT coupon_notification_replay(999)$q$, $q$SELECT channel, endpoint, username FROM coupon_channel$q$, $q$SELECT body_template FROM coupon_channel$q$,
+        $q$SELECT coupon_notification_replay(999)$q$, $q$SELECT coupon_channel_enable('ch3')$q$, $q$SELECT channel, endpoint, username FROM coupon_channel$q$, $q$SELECT body_template FROM coupon_channel$q$,
         $q$SELECT secret FROM coupon_channel$q$, $q$SELECT headers FROM coupon_channel$q$, $q$SELECT password FROM coupon_channel$q$, $q$SELECT c FROM coupon_channel c$q$,
         $q$SELECT * FROM coupon_message$q$, $q$SELECT * FROM coupon_contact$q$, $q$SELECT * FROM coupon_stat_channel$q$,
         $q$SELECT * FROM coupon_notification$q$, $q$DELETE FROM coupon_notification$q$, $q$DELETE FROM coupon_notification_history$q$, $q$UPDATE coupon_channel SET enabled = false$q$

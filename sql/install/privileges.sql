@@ -41,7 +41,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
-               'coupon_channel_set', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
+               'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
                'coupon_channel_secret', 'coupon_notification_replay'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
