@@ -27,6 +27,7 @@
 #include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_channel_set);
+PG_FUNCTION_INFO_V1(coupon_channel_enable);
 PG_FUNCTION_INFO_V1(coupon_message_set);
 PG_FUNCTION_INFO_V1(coupon_contact_set);
 PG_FUNCTION_INFO_V1(coupon_channel_test);
@@ -63,6 +64,13 @@ static OwnerQuery set_channel = {
 	CHANNEL_NARGS,
 	{TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
 	INT4OID, INT4OID, INTERVALOID, BOOLOID}
+};
+
+static OwnerQuery enable_channel = {
+	"UPDATE %1$s.coupon_channel SET enabled = $2, disabled_reason = NULL,"
+	" updated_at = pg_catalog.clock_timestamp()"
+	" WHERE channel OPERATOR(pg_catalog.=) $1",
+	2, {TEXTOID, BOOLOID}
 };
 
 static OwnerQuery set_message = {
@@ -173,6 +181,38 @@ coupon_channel_set(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+static void
+NotSetUp(const char *channel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+			 errmsg("channel \"%s\" is not set up", channel),
+			 errhint("SELECT coupon_channel_set('%s', 'https://...')", channel)));
+}
+
+/*
+ * coupon_channel_enable(channel, enabled): switch a channel on or off.
+ */
+Datum
+coupon_channel_enable(PG_FUNCTION_ARGS)
+{
+	const char *channel;
+	Datum		args[2];
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	channel = ChannelArg(fcinfo, 0);
+	ArgRequire(fcinfo, 1, "enabled");
+	args[0] = CStringGetTextDatum(channel);
+	args[1] = PG_GETARG_DATUM(1);
+	QueryBegin(&scope);
+	if (QueryRun(&enable_channel, args, NULL) == 0)
+		NotSetUp(channel);
+	QueryEnd(&scope);
+	WakeWorkerAtCommit(WAKE_DELIVER);
+	PG_RETURN_VOID();
+}
+
 /*
  * coupon_message_set(kind, channel, subject, body): set what is pushed; two
  * nulls bring the built-in text back.
@@ -246,10 +286,7 @@ RequireSending(const char *channel)
 	Datum		reason;
 
 	if (QueryRun(&state_of_channel, &arg, NULL) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("channel \"%s\" is not set up", channel),
-				 errhint("SELECT coupon_channel_set('%s', 'https://…')", channel)));
+		NotSetUp(channel);
 	if (DatumGetBool(QueryValue(0, 1, &isnull)))
 		return;
 	reason = QueryValue(0, 2, &isnull);
@@ -257,7 +294,7 @@ RequireSending(const char *channel)
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 			 errmsg("channel \"%s\" is switched off", channel),
 			 isnull ? 0 : errdetail("%s", TextDatumGetCString(reason)),
-			 errhint("coupon_channel_set switches it on.")));
+			 errhint("SELECT coupon_channel_enable('%s')", channel)));
 }
 
 /*

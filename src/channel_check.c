@@ -205,7 +205,7 @@ CheckEndpoint(char *endpoint)
 	{
 		if (*p <= ' ' || *p >= 0x7f || *p == '\\')
 			BadEndpoint("It contains a blank, a control character, a backslash or what is not ASCII.",
-						"Write them as %20, or a host name as xn--….");
+						"Write them as %20, or a host name in Punycode.");
 	}
 	if (TakeScheme(endpoint) == 0)
 		BadEndpoint("It begins with none of http://, https://, smtp:// and smtps://.", hint);

@@ -179,7 +179,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("channel \"%s\" is not set up", push.channel),
-				 errhint("SELECT coupon_channel_set('%s', 'https://…')", push.channel)));
+				 errhint("SELECT coupon_channel_set('%s', 'https://...')", push.channel)));
 	endpoint = Column(1);
 	headers = QueryValue(0, 3, &isnull);
 	channel = RenderChannelMake(Column(2), DatumGetJsonbP(headers), Column(4), Column(5));

@@ -91,7 +91,7 @@ BadHeader(const char *name, const char *detail)
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 			 errmsg("header \"%s\" cannot be sent", name),
 			 errdetail("%s", detail),
-			 errhint("headers is an object like {\"Authorization\": \"Bearer …\"}.")));
+			 errhint("headers is an object like {\"Authorization\": \"Bearer ...\"}.")));
 }
 
 static void
@@ -194,7 +194,7 @@ ReadHeaders(RenderChannel *channel, Jsonb *headers)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("headers is not an object"),
-				 errhint("headers is an object like {\"Authorization\": \"Bearer …\"}.")));
+				 errhint("headers is an object like {\"Authorization\": \"Bearer ...\"}.")));
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)

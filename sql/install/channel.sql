@@ -12,6 +12,13 @@ CREATE FUNCTION coupon_channel_set(channel text, endpoint text, secret text DEFA
 COMMENT ON FUNCTION coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean) IS
     'sets how to push by a channel: the whole row, what is not given is none';
 
+CREATE FUNCTION coupon_channel_enable(channel text, enabled boolean DEFAULT true)
+    RETURNS void
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_channel_enable';
+COMMENT ON FUNCTION coupon_channel_enable(text, boolean) IS
+    'switches a channel on or off and leaves the rest as it is; pushes wait meanwhile';
+
 CREATE FUNCTION coupon_message_set(kind text, channel text, subject text, body text)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
@@ -62,6 +69,9 @@ ALTER TABLE coupon_notification_history ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_notification_history_shop ON coupon_notification_history
     USING ((SELECT coupon_shop_allowed(NULL))
            OR EXISTS (SELECT FROM coupon_template t WHERE t.id = template_id));
+-- Contacts are those of all shops.
+ALTER TABLE coupon_contact ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_contact_unbound ON coupon_contact USING ((SELECT coupon_shop_allowed(NULL)));
 
 CREATE VIEW coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,
@@ -97,7 +107,8 @@ SELECT 'notification'::text AS kind, o.id, o.due_at AS since,
                 WHEN NOT c.enabled THEN COALESCE(c.disabled_reason, format('channel %s is switched off', o.channel))
            END) AS last_error,
        CASE WHEN c.enabled THEN 'SELECT @extschema@.coupon_worker_wake()'
-            ELSE format('SELECT @extschema@.coupon_channel_set(%L, …)', o.channel) END AS repair
+            WHEN c.channel IS NOT NULL THEN format('SELECT @extschema@.coupon_channel_enable(%L)', o.channel)
+            ELSE format('SELECT @extschema@.coupon_channel_set(%L, %L)', o.channel, 'https://...') END AS repair
 FROM coupon_notification o LEFT JOIN coupon_channel c ON c.channel = o.channel
 WHERE (SELECT coupon_shop_allowed(NULL))
    OR EXISTS (SELECT FROM coupon_template t WHERE t.id = o.template_id AND coupon_shop_allowed(t.shop_number))

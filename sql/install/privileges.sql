@@ -41,7 +41,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
-               'coupon_channel_set', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
+               'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
                'coupon_channel_secret', 'coupon_notification_replay'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
@@ -60,14 +60,11 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                       'coupon_stat_channel', 'coupon_stuck_notifications']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    -- Not secret, password and headers.
+    -- Not what may hold a key: secret, password, headers, body_template.
     SELECT 'TABLE @extschema@.coupon_channel',
            'SELECT (channel, endpoint, mail_from, username, batch_size, max_in_flight, timeout,'
            ' enabled, disabled_reason, updated_at)'
     WHERE kind IN ('operator', 'monitor')
-    UNION ALL
-    SELECT 'TABLE @extschema@.coupon_channel', 'SELECT (body_template)'
-    WHERE kind = 'operator'
     UNION ALL
     SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
     WHERE kind = 'operator'

@@ -100,7 +100,7 @@ SELECT 'triggers',
        CASE WHEN off = 0 AND n = 106 THEN 'ok' ELSE 'critical' END,
        format('%s of 106 triggers present, %s not ENABLE ALWAYS', n, off),
        CASE WHEN off > 0 OR n <> 106
-            THEN 'ALTER TABLE … ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
+            THEN 'ALTER TABLE ... ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
 FROM triggers
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
@@ -140,7 +140,7 @@ UNION ALL
 SELECT 'channels', CASE WHEN names IS NULL THEN 'ok' ELSE 'warning' END,
        CASE WHEN names IS NULL THEN 'no push waits for a channel that does not send'
             ELSE format('pushes wait for %s', names) END,
-       CASE WHEN names IS NOT NULL THEN 'coupon_channel_set sets a channel up and switches it on' END
+       CASE WHEN names IS NOT NULL THEN 'coupon_channel_set sets a channel up, coupon_channel_enable switches it on' END
 FROM silent
 UNION ALL
 SELECT 'dead_pushes', CASE WHEN n = 0 THEN 'ok' ELSE 'warning' END,
