@@ -26,6 +26,7 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
+	src/announce.o \
 	src/args.o \
 	bgworker/deliver.o \
 	bgworker/duty.o \

@@ -130,13 +130,19 @@ static OwnerQuery look_ahead = {
 static void
 Begin(QueryScope *scope)
 {
-	static const char *const off[] = {"enable_seqscan", "enable_bitmapscan",
-	"enable_sort", "enable_hashjoin", "enable_mergejoin"};
+	static const char *const settings[][2] = {
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"enable_sort", "off"},
+		{"enable_hashjoin", "off"},
+		{"enable_mergejoin", "off"},
+		{"plan_cache_mode", "force_generic_plan"},
+	};
 
 	QueryBegin(scope);
-	for (int i = 0; i < lengthof(off); i++)
-		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
 /* A text of the last result as UTF-8, in memory of the caller's; NULL for null. */

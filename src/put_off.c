@@ -13,6 +13,7 @@
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 
+#include "announce.h"
 #include "claim.h"
 #include "distribute.h"
 #include "lines.h"
@@ -79,6 +80,7 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	QueryRun(&put_off_done, args, NULL);
 	args[1] = Int64GetDatum(line->row_num);
 	QueryRun(&delete_put_off, args, NULL);
+	AnnounceIssued(task, &settled, 1);
 }
 
 /*

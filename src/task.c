@@ -55,7 +55,8 @@ static const char *const state_names[] = {
 static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
 
 static OwnerQuery read_task = {
-	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, shop_number"
+	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, notify,"
+	" shop_number"
 	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
 	2, {INT8OID, INT8ARRAYOID}
@@ -159,6 +160,19 @@ TaskSource(const TemplateView *view)
 	return view->attrs.has_shop ? "shop" : "platform";
 }
 
+static uint32
+ChannelBits(ArrayType *names)
+{
+	Datum	   *elements;
+	int			n;
+	uint32		bits = 0;
+
+	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
+	for (int i = 0; i < n; i++)
+		bits |= 1 << RemindChannelOfName(TextDatumGetCString(elements[i]));
+	return bits;
+}
+
 /*
  * TaskTryRead locks a task until the end of the transaction, and reads its
  * row.  There is none for a user who is bound to another shop; he locks none.
@@ -195,7 +209,8 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 		task->first_row = DatumGetInt64(QueryValue(0, 3, &isnull));
 		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
 		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
-		task->shop_number = DatumGetInt64(QueryValue(0, 6, &isnull));
+		task->notify = ChannelBits(DatumGetArrayTypeP(QueryValue(0, 6, &isnull)));
+		task->shop_number = DatumGetInt64(QueryValue(0, 7, &isnull));
 		task->has_shop = !isnull;
 	}
 	QueryEnd(&scope);

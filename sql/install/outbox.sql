@@ -60,7 +60,7 @@ CREATE TABLE coupon_notification (
     leased_until  timestamptz,
     last_status   int,
     last_error    text
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE coupon_notification IS
     'durable outbox of pushes: one row per request, which keeps its id and recipients over all attempts';
 COMMENT ON COLUMN coupon_notification.id IS 'webhook-id of the request';
