@@ -26,6 +26,7 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
+	src/address.o \
 	src/announce.o \
 	src/args.o \
 	bgworker/deliver.o \
@@ -35,6 +36,9 @@ OBJS = \
 	bgworker/retry.o \
 	bgworker/status.o \
 	bgworker/transfer.o \
+	bgworker/transfer_answer.o \
+	bgworker/transfer_request.o \
+	bgworker/transfer_socket.o \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
@@ -83,6 +87,8 @@ PARTS = guard id outcome role template stock claim wallet outbox channel task st
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
+
+SHLIB_LINK += -lcurl
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \

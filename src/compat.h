@@ -67,6 +67,15 @@
 	pg_b64_decode(src, len, (char *) (dst), dstlen)
 #endif
 
+/* Memory of a setting: got functions of its own in 16. */
+#if PG_VERSION_NUM >= 160000
+#define CompatGucMalloc(size)	guc_malloc(LOG, size)
+#define CompatGucFree(pointer)	guc_free(pointer)
+#else
+#define CompatGucMalloc(size)	malloc(size)
+#define CompatGucFree(pointer)	free(pointer)
+#endif
+
 /* The module magic got a name in 18. */
 #ifdef PG_MODULE_MAGIC_EXT
 #define COMPAT_MODULE_MAGIC \

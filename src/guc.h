@@ -5,9 +5,13 @@
 #ifndef COUPON_GUC_H
 #define COUPON_GUC_H
 
+#include <sys/socket.h>
+
 extern PGDLLIMPORT int coupon_batch_size;
 extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT char *coupon_databases;
+extern PGDLLIMPORT char *coupon_endpoint_ca_file;
+extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
@@ -18,6 +22,7 @@ extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
 
 extern void GucInit(void);
+extern bool GucDeniesAddress(const struct sockaddr *address);
 extern bool GucNamesDatabase(const char *name);
 
 #endif							/* COUPON_GUC_H */
