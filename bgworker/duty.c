@@ -25,6 +25,7 @@
 
 #include "duty.h"
 #include "fold.h"
+#include "remind_tick.h"
 #include "status.h"
 #include "task_run.h"
 #include "wake.h"
@@ -35,6 +36,7 @@
 static const Duty duties[] = {
 	/* Not at start: see FoldNew. */
 	{"fold", WAKE_FOLD, 1000, false, false, FoldNew},
+	{"reminders", WAKE_REMIND, 200, true, false, RemindTick},
 	{"tasks", WAKE_TASKS, 0, true, true, TaskDuty},
 };
 

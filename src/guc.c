@@ -22,6 +22,7 @@ char	   *coupon_databases = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_keep_coupons = 0;
+int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
@@ -154,6 +155,17 @@ GucInit(void)
 							"0 keeps them for ever. From 0 to 36500.",
 							&coupon_keep_coupons,
 							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_reminders",
+							"Sets how many days coupon_purge keeps reminders of sales that have begun.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_reminders,
+							7,
 							0,
 							36500,
 							PGC_SUSET,

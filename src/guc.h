@@ -11,6 +11,7 @@ extern PGDLLIMPORT char *coupon_databases;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
+extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;

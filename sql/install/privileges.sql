@@ -8,6 +8,7 @@ SELECT pg_extension_config_dump('coupon_task', '');
 SELECT pg_extension_config_dump('coupon_task_batch', '');
 SELECT pg_extension_config_dump('coupon_task_put_off', '');
 SELECT pg_extension_config_dump('coupon_task_failure', '');
+SELECT pg_extension_config_dump('coupon_remind', '');
 SELECT pg_extension_config_dump('coupon_channel', '');
 SELECT pg_extension_config_dump('coupon_message', '');
 SELECT pg_extension_config_dump('coupon_contact', '');
@@ -34,12 +35,13 @@ CREATE FUNCTION coupon_grant_objects(kind text)
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
-               'coupon_wallet_count'))
+               'coupon_wallet_count', 'coupon_remind_list'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
-               'coupon_receive_new_user'))
+               'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
-               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge'))
+               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
+               'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
                'coupon_stuck')))
@@ -52,7 +54,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
-                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
+                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
+                      'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
