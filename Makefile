@@ -64,6 +64,9 @@ OBJS = \
 	src/put_off.o \
 	src/query.o \
 	src/receive.o \
+	src/remind.o \
+	src/remind_bitmap.o \
+	src/remind_tick.o \
 	src/render.o \
 	src/render_channel.o \
 	src/render_mail.o \
@@ -83,7 +86,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet outbox channel task stat tidy cron privileges
+PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

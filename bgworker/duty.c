@@ -27,6 +27,7 @@
 #include "deliver.h"
 #include "duty.h"
 #include "fold.h"
+#include "remind_tick.h"
 #include "status.h"
 #include "task_run.h"
 #include "transfer.h"
@@ -38,6 +39,7 @@
 static const Duty duties[] = {
 	/* Not at start: see FoldNew. */
 	{"fold", WAKE_WORKER, WAKE_FOLD, 1000, false, false, FoldNew},
+	{"reminders", WAKE_WORKER, WAKE_REMIND, 200, true, false, RemindTick},
 	{"tasks", WAKE_WORKER, WAKE_TASKS, 0, true, true, TaskDuty},
 	{"deliver", WAKE_WORKER, WAKE_DELIVER, 20, true, true, DeliverDuty},
 	{"answers", WAKE_WORKER, DUTY_SOCKET, 0, false, true, DeliverAnswers},

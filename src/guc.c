@@ -28,6 +28,7 @@ int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_keep_coupons = 0;
 int			coupon_keep_notifications = 30;
+int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
 int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
@@ -267,6 +268,17 @@ GucInit(void)
 							"0 keeps them for ever. From 0 to 36500.",
 							&coupon_keep_notifications,
 							30,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_reminders",
+							"Sets how many days coupon_purge keeps reminders of sales that have begun.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_reminders,
+							7,
 							0,
 							36500,
 							PGC_SUSET,

@@ -16,6 +16,7 @@ extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
 extern PGDLLIMPORT int coupon_keep_notifications; /* the same */
+extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
 extern PGDLLIMPORT int coupon_max_attempts;
 extern PGDLLIMPORT int coupon_max_templates;

@@ -32,7 +32,6 @@
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -123,28 +122,6 @@ static OwnerQuery look_ahead = {
 	2, {TEXTOID, TIMESTAMPTZOID}
 };
 
-/*
- * QueryBegin, for statements that handle few rows of a table that may have
- * had none or millions when it was last analyzed.
- */
-static void
-Begin(QueryScope *scope)
-{
-	static const char *const settings[][2] = {
-		{"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"},
-		{"enable_sort", "off"},
-		{"enable_hashjoin", "off"},
-		{"enable_mergejoin", "off"},
-		{"plan_cache_mode", "force_generic_plan"},
-	};
-
-	QueryBegin(scope);
-	for (int i = 0; i < lengthof(settings); i++)
-		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-}
-
 /* A text of the last result as UTF-8, in memory of the caller's; NULL for null. */
 static const char *
 TextValue(int row, int column, MemoryContext context)
@@ -226,7 +203,8 @@ LeaseChannels(void)
 	ListCell   *lc;
 	int			n;
 
-	Begin(&scope);
+	QueryBegin(&scope);
+	QueryPlanByIndex();
 	n = QueryRun(&read_channels, NULL, NULL);
 	for (int i = 0; i < n; i++)
 	{
@@ -428,7 +406,8 @@ LeaseTake(const LeaseChannel *channel, int limit, LeaseCursor *cursor, Timestamp
 	List	   *pushes = NIL;
 	int			n;
 
-	Begin(&scope);
+	QueryBegin(&scope);
+	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel->name);
 	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	args[2] = TimestampTzGetDatum(cursor->next_at);
@@ -524,7 +503,8 @@ LeaseRecord(const LeaseAnswer *answers, int nanswers)
 {
 	QueryScope	scope;
 
-	Begin(&scope);
+	QueryBegin(&scope);
+	QueryPlanByIndex();
 	RecordSome(answers, nanswers, false);
 	RecordSome(answers, nanswers, true);
 	QueryEnd(&scope);
@@ -540,7 +520,8 @@ LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason)
 	QueryScope	scope;
 	Datum		args[3];
 
-	Begin(&scope);
+	QueryBegin(&scope);
+	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel);
 	args[1] = TimestampTzGetDatum(updated_at);
 	args[2] = CStringGetTextDatum(reason);
@@ -560,7 +541,8 @@ LeaseLookAhead(const char *channel, bool *any_due)
 	TimestampTz next_at;
 	bool		isnull;
 
-	Begin(&scope);
+	QueryBegin(&scope);
+	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel);
 	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	QueryRun(&look_ahead, args, NULL);

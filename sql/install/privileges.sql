@@ -8,6 +8,7 @@ SELECT pg_extension_config_dump('coupon_task', '');
 SELECT pg_extension_config_dump('coupon_task_batch', '');
 SELECT pg_extension_config_dump('coupon_task_put_off', '');
 SELECT pg_extension_config_dump('coupon_task_failure', '');
+SELECT pg_extension_config_dump('coupon_remind', '');
 SELECT pg_extension_config_dump('coupon_channel', '');
 SELECT pg_extension_config_dump('coupon_message', '');
 SELECT pg_extension_config_dump('coupon_contact', '');
@@ -34,15 +35,15 @@ CREATE FUNCTION coupon_grant_objects(kind text)
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
-               'coupon_wallet_count'))
-           OR (kind IN ('application', 'operator') AND p.proname = 'coupon_contact_set')
+               'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
-               'coupon_receive_new_user'))
+               'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
                'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
-               'coupon_channel_secret', 'coupon_notification_replay'))
+               'coupon_channel_secret', 'coupon_notification_replay',
+               'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
                'coupon_stuck')))
@@ -57,7 +58,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
                       'coupon_message', 'coupon_notification', 'coupon_notification_history',
-                      'coupon_stat_channel', 'coupon_stuck_notifications']) AS v
+                      'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     -- Not what may hold a key: secret, password, headers, body_template.
