@@ -94,6 +94,15 @@ sub start_again
 	BAIL_OUT('server does not start again');
 }
 
+my @processes;
+
+# Those of a test that gave up.
+END
+{
+	local $?;
+	stop_process($_) for @processes;
+}
+
 # Wait until a file is there, and return what is in it.
 sub await_file
 {
@@ -113,7 +122,9 @@ sub start_receiver
 	my $dir = PostgreSQL::Test::Utils::tempdir();
 	my $handle = IPC::Run::start([ '/usr/bin/python3', 't/receiver.py', $dir, @certificate ],
 		'<', \undef, '>', "$dir/out", '2>', "$dir/err");
-	return { handle => $handle, dir => $dir, port => decode_json(await_file("$dir/ports")) };
+	push @processes, { handle => $handle, dir => $dir };
+	$processes[-1]{port} = decode_json(await_file("$dir/ports"));
+	return $processes[-1];
 }
 
 # What has arrived at a receiver over http or smtp, oldest first.
@@ -144,13 +155,15 @@ http {
 X
 	my $handle = IPC::Run::start([ 'nginx', '-p', $dir, '-c', "$dir/conf", '-e', "$dir/error" ],
 		'<', \undef, '>', "$dir/out", '2>', "$dir/err");
+	push @processes, { handle => $handle, dir => $dir };
 	await_file("$dir/pid");
-	return { handle => $handle, dir => $dir };
+	return $processes[-1];
 }
 
 sub stop_process
 {
 	my ($process) = @_;
+	@processes = grep { $_ != $process } @processes;
 	$process->{handle}->signal('TERM');
 	$process->{handle}->finish;
 	return;

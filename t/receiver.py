@@ -8,6 +8,8 @@ as a JSON object (its appearance tells that everything listens), and what
 arrives to DIRECTORY/http and DIRECTORY/smtp, a JSON object per line.  With a
 certificate there are also STARTTLS, smtps and https.  SIGTERM ends it.
 
+Of a body only the first 10,000 bytes are written, besides its length.
+
 HTTP:
     /ok                 204
     /status/410         that status
@@ -173,8 +175,8 @@ async def read_request(reader):
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return dict(method=method, path=path, headers=headers,
-                body=body.decode("utf-8", "replace"))
+    return dict(method=method, path=path, headers=headers, length=len(body),
+                body=body[:10000].decode("utf-8", "replace"))
 
 
 connections = 0
@@ -220,7 +222,7 @@ class Handler:
         if "close" in names:
             server.transport.abort()
             return "451 never sent"
-        smtp_log.write(mail_from=envelope.mail_from, mail_to=envelope.rcpt_tos,
+        smtp_log.write(mail_from=envelope.mail_from.strip("<>"), mail_to=envelope.rcpt_tos,
                        text=envelope.content.decode("utf-8", "replace"),
                        tls=session.ssl is not None or server.transport.get_extra_info("ssl_object") is not None,
                        user=session.auth_data.decode() if session.auth_data else None,
@@ -230,7 +232,7 @@ class Handler:
 
 def authenticate(server, session, envelope, mechanism, data):
     ok = data.login == b"user" and data.password == b"secret"
-    return AuthResult(success=ok, auth_data=data.login if ok else None)
+    return AuthResult(success=ok, handled=False, auth_data=data.login if ok else None)
 
 
 def mail(context=None):
