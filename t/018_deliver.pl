@@ -69,6 +69,8 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	my $flaky = tests('sms', 1, 'x');
 	my $later = tests('app', 1, 'x');
 	my $gone = tests('ch3', 1, 'x');
+	await("last_status = 429 FROM coupon_notification WHERE id = $later", 'later: refused');
+	is(sql("SELECT next_at >= due_at + interval '3 s' FROM coupon_notification WHERE id = $later"), 't', 'later: until the time in Retry-After');
 	await(q{NOT enabled AND disabled_reason ~ '410' FROM coupon_channel WHERE channel = 'ch3'}, 'gone: 410 switches the channel off');
 	is(sql("SELECT attempts, leased_until IS NULL, last_status FROM coupon_notification WHERE id = $gone"), '1|t|410', 'gone: the push waits');
 	await("count(*) = 1 FROM coupon_notification_history WHERE id = $flaky", 'again: delivered after two failures');
