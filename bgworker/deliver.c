@@ -42,7 +42,7 @@
 #define MAX_LANES 8				/* there are five channels */
 #define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
-#define RESCAN_PAUSE 1000		/* ms between two looks behind the cursor */
+#define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define PORTION 4				/* that part of a window is worth a transaction */
@@ -54,7 +54,7 @@ typedef struct Lane
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
 	RetryPace	pace;
 	int			in_flight;
-	LeaseCursor cursor;			/* only pushes behind it are looked for */
+	TimestampTz from;			/* earlier pushes were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	TimestampTz look_at;		/* when the queue may have something for us */
 } Lane;
@@ -242,12 +242,11 @@ TakeFor(Lane *lane, MemoryContext context)
 
 	if (TimestampDifferenceExceeds(lane->scanned_at, now, RESCAN_PAUSE))
 	{
-		lane->cursor.next_at = DT_NOBEGIN;
-		lane->cursor.id = 0;
+		lane->from = DT_NOBEGIN;
 		lane->scanned_at = now;
 	}
 	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(lane->channel, free, &lane->cursor,
+	pushes = LeaseTake(lane->channel, free, &lane->from,
 					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
 	if (list_length(pushes) == free)
