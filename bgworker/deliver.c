@@ -270,6 +270,13 @@ IsTooLate(const RenderPush *push)
 		(!push->has_start || push->start <= GetCurrentTimestamp());
 }
 
+/* The user id stands for an address only where the receiver is a gateway. */
+static bool
+HasNoMailbox(const RenderPush *push)
+{
+	return for_mail && !RenderIsMailAddress(push->recipients[0].address);
+}
+
 /* One that cannot be written down, as if its receiver had refused it. */
 static void
 CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext context)
@@ -327,9 +334,12 @@ Send(Lane *lane, const LeasedPush *leased)
 	.sent_at = GetCurrentTimestamp()};
 	Flight	   *flight;
 
-	if (IsTooLate(&leased->push))
+	if (IsTooLate(&leased->push) || HasNoMailbox(&leased->push))
 	{
-		known.verdict = LEASE_MISSED;
+		known.verdict = IsTooLate(&leased->push) ? LEASE_MISSED : LEASE_DEAD;
+		if (known.verdict == LEASE_DEAD)
+			strlcpy(known.error, "the user has no mail address: see coupon_contact_set",
+					sizeof(known.error));
 		known.sent_at = DT_NOBEGIN;
 		*NewAnswer() = known;
 		return;
