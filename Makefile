@@ -56,6 +56,7 @@ OBJS = \
 	src/stage.o \
 	src/stat.o \
 	src/stock.o \
+	src/subxact.o \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \

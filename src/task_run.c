@@ -20,8 +20,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -32,6 +30,7 @@
 #include "procedure.h"
 #include "query.h"
 #include "role.h"
+#include "subxact.h"
 #include "task.h"
 #include "task_run.h"
 
@@ -70,6 +69,15 @@ typedef struct Step
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
 } Step;
+
+/* What TryStep is to do after which result, and what came of it. */
+typedef struct Attempt
+{
+	int64		task_id;
+	StepResult	last;
+	Step	   *step;
+	StepResult	result;
+} Attempt;
 
 static OwnerQuery start_task = {
 	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
@@ -414,50 +422,36 @@ NoteError(int64 task_id, const ErrorData *error)
 		TaskFail(task_id, error->message);
 }
 
-/*
- * RunStep, or what the last step has left to be done in a transaction of its
- * own, in a subtransaction; an error is noted, and ends it.
- */
+/* RunStep, or what the last step has left to be done. */
+static bool
+AttemptStep(void *arg)
+{
+	Attempt    *attempt = arg;
+
+	if (attempt->last == STEP_MORE)
+		attempt->result = RunStep(attempt->task_id, attempt->step);
+	else if (attempt->last == STEP_LAST)
+		FinishTask(attempt->task_id, false);
+	else if (attempt->last == STEP_REFUSED)
+		TaskFail(attempt->task_id, OutcomeName(attempt->step->code));
+	return true;
+}
+
+/* The same in a subtransaction; an error is noted, and ends it. */
 static StepResult
 TryStep(int64 task_id, StepResult last, Step *step)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile StepResult result = STEP_OVER;
+	Attempt		attempt = {task_id, last, step, STEP_OVER};
+	ErrorData  *error;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		if (last == STEP_MORE)
-			result = RunStep(task_id, step);
-		else if (last == STEP_LAST)
-			FinishTask(task_id, false);
-		else if (last == STEP_REFUSED)
-			TaskFail(task_id, OutcomeName(step->code));
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			ReThrowError(error);
-		ereport(LOG,
-				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
-		NoteError(task_id, error);
-		result = STEP_OVER;
-	}
-	PG_END_TRY();
-	return result;
+	if (SubxactRun(AttemptStep, &attempt, &error))
+		return attempt.result;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(LOG,
+			(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
+	NoteError(task_id, error);
+	return STEP_OVER;
 }
 
 /*
