@@ -47,6 +47,7 @@ OBJS = \
 	src/journal.o \
 	src/lines.o \
 	src/outcome.o \
+	src/pace.o \
 	src/procedure.o \
 	src/put_off.o \
 	src/query.o \

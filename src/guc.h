@@ -14,6 +14,7 @@ extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
+extern PGDLLIMPORT int coupon_task_share;	/* percent */
 
 extern void GucInit(void);
 extern bool GucNamesDatabase(const char *name);

@@ -27,6 +27,7 @@
 #include "distribute.h"
 #include "errors.h"
 #include "outcome.h"
+#include "pace.h"
 #include "procedure.h"
 #include "query.h"
 #include "role.h"
@@ -68,6 +69,7 @@ typedef struct Step
 	bool		alone;			/* from now on: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
+	Pace		pace;
 } Step;
 
 /* What TryStep is to do after which result, and what came of it. */
@@ -299,7 +301,7 @@ SubmitIfDraft(int64 task_id)
 
 /* Do what one step has left to be done in a transaction of its own. */
 static void
-FollowUp(int64 task_id, StepResult result, const Step *step)
+FollowUp(int64 task_id, StepResult result, Step *step)
 {
 	switch (result)
 	{
@@ -316,6 +318,8 @@ FollowUp(int64 task_id, StepResult result, const Step *step)
 			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
+			PaceGiveWay(&step->pace);
+			break;
 		case STEP_OVER:
 			return;
 	}
@@ -361,6 +365,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	while (result != STEP_OVER)
 	{
 		CHECK_FOR_INTERRUPTS();
+		PaceBegin(&step.pace);
 		result = RunStep(task_id, &step);
 		ProcedureNextTransaction();
 		FollowUp(task_id, result, &step);
@@ -471,12 +476,14 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
+		PaceBegin(&step.pace);
 		result = TryStep(task_id, result, &step);
 		if (result != STEP_MORE || alone != step.alone)
 			continue;			/* or the time might be up before anything is done */
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
+		PaceGiveWay(&step.pace);
 		if (budget_ms > 0 &&
 			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
 			return true;
