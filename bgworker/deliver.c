@@ -274,7 +274,9 @@ IsTooLate(const RenderPush *push)
 static bool
 HasNoMailbox(const RenderPush *push)
 {
-	return for_mail && !RenderIsMailAddress(push->recipients[0].address);
+	const char *address = push->recipients[0].address;
+
+	return for_mail && (address == NULL || !RenderIsMailAddress(address));
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -308,8 +310,6 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 	if (for_mail)
 	{
 		mail_to[0] = leased->push.recipients[0].address;
-		if (mail_to[0] == NULL)
-			mail_to[0] = psprintf(INT64_FORMAT, leased->push.recipients[0].user_id);
 		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
 		request.mail_to = mail_to;
