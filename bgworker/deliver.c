@@ -224,9 +224,17 @@ Record(void)
 	LeaseRecord(answers, nanswers);
 	for (int i = 0; i < nanswers; i++)
 	{
-		if (answers[i].gone)
+		if (answers[i].gone &&
 			LeaseDisable(answers[i].channel, answers[i].version,
-						 "the receiver answered 410 Gone");
+						 "the receiver answered 410 Gone"))
+		{
+			ereport(LOG,
+					(errmsg("coupon channel \"%s\" is switched off: the receiver answered 410 Gone",
+							answers[i].channel),
+					 errhint("Set it anew, or SELECT coupon_channel_enable('%s').",
+							 answers[i].channel)));
+			loaded_at = 0;
+		}
 	}
 }
 

@@ -504,22 +504,24 @@ LeaseRecord(const LeaseAnswer *answers, int nanswers)
 }
 
 /*
- * LeaseDisable switches a channel off for the reason given, unless it has been
- * set anew since.
+ * LeaseDisable switches a channel off for the reason given, unless it is or has
+ * been set anew since; tells whether it did.
  */
-void
+bool
 LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason)
 {
 	QueryScope	scope;
 	Datum		args[3];
+	bool		done;
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel);
 	args[1] = TimestampTzGetDatum(updated_at);
 	args[2] = CStringGetTextDatum(reason);
-	QueryRun(&disable_channel, args, NULL);
+	done = QueryRun(&disable_channel, args, NULL) > 0;
 	QueryEnd(&scope);
+	return done;
 }
 
 /*

@@ -71,7 +71,7 @@ extern List *LeaseChannels(void);
 extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
 extern void LeaseRecord(const LeaseAnswer *answers, int nanswers);
-extern void LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
+extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
 extern TimestampTz LeaseLookAhead(const char *channel, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */
