@@ -51,6 +51,7 @@ OBJS = \
 	src/put_off.o \
 	src/query.o \
 	src/receive.o \
+	src/remind_bitmap.o \
 	src/role.o \
 	src/rows.o \
 	src/stage.o \
@@ -66,7 +67,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet task stat tidy cron privileges
+PARTS = guard id outcome remind_bitmap role template stock claim wallet task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

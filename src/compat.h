@@ -47,6 +47,13 @@
 	pg_database_ownercheck(database, role)
 #endif
 
+/* An error of an input function; from 16 on its caller may want it unraised. */
+#if PG_VERSION_NUM >= 160000
+#define CompatInputError(context, result, ...) ereturn(context, result, __VA_ARGS__)
+#else
+#define CompatInputError(context, result, ...) ereport(ERROR, __VA_ARGS__)
+#endif
+
 /* The module magic got a name in 18. */
 #ifdef PG_MODULE_MAGIC_EXT
 #define COMPAT_MODULE_MAGIC \

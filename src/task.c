@@ -32,6 +32,7 @@
 #include "locks.h"
 #include "outcome.h"
 #include "query.h"
+#include "remind_bitmap.h"
 #include "role.h"
 #include "stage.h"
 #include "task.h"
@@ -51,8 +52,6 @@ static const char *const state_names[] = {
 	[TASK_FAILED] = "failed",
 	[TASK_CANCELLED] = "cancelled",
 };
-
-static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
 
 static OwnerQuery read_task = {
 	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, shop_number"
@@ -293,18 +292,7 @@ CheckChannels(ArrayType *notify)
 
 	deconstruct_array(notify, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &n);
 	for (int i = 0; i < n; i++)
-	{
-		const char *name = nulls[i] ? "NULL" : TextDatumGetCString(elements[i]);
-		bool		known = false;
-
-		for (int c = 0; c < lengthof(channels) && !known; c++)
-			known = strcmp(name, channels[c]) == 0;
-		if (!known)
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-					 errmsg("\"%s\" is not a channel", name),
-					 errhint("Use sms, email, app, ch3 or ch4.")));
-	}
+		(void) RemindCheckChannel(nulls[i] ? "NULL" : TextDatumGetCString(elements[i]));
 }
 
 static void

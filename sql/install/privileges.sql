@@ -28,6 +28,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
+           OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
                'coupon_wallet_count'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
@@ -49,6 +50,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
     WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    SELECT 'TYPE @extschema@.remind_bitmap', 'USAGE'
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
     $$
@@ -125,7 +128,8 @@ DECLARE
 BEGIN
     FOR r IN SELECT p.oid::regprocedure AS f FROM pg_proc p
              WHERE p.pronamespace = '@extschema@'::regnamespace
-               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard')
+               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard'
+                    OR p.proname ~ '^remind_bitmap(_|$)')
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                              AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
@@ -133,6 +137,7 @@ BEGIN
     END LOOP;
 END
 $$;
+REVOKE ALL ON TYPE remind_bitmap FROM PUBLIC;
 
 -- The launcher starts a worker here.
 SELECT @extschema@.coupon_worker_wake();
