@@ -69,6 +69,7 @@ typedef struct Step
 	bool		alone;			/* from now on: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
+	TimestampTz submitted_at;	/* of the task, as it was then */
 	Pace		pace;
 } Step;
 
@@ -121,7 +122,7 @@ static OwnerQuery note_error = {
 	"   pg_catalog.power(2::float8, attempts)))"
 	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
 	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
-	" RETURNING attempts",
+	" RETURNING attempts, submitted_at",
 	2, {INT8OID, TEXTOID}
 };
 
@@ -193,6 +194,7 @@ RunStep(int64 task_id, Step *step)
 		task.state = TASK_IN_PROGRESS;
 	}
 	step->attempts = task.attempts;
+	step->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
 
@@ -306,7 +308,7 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 			DistributeWaitForOthers(task_id);
 			break;
 		case STEP_REFUSED:
-			TaskFail(task_id, OutcomeName(step->code));
+			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));
 			break;
 		case STEP_LAST:
 			FinishTask(task_id, true);
@@ -409,6 +411,7 @@ NoteError(int64 task_id, const ErrorData *error)
 	QueryScope	scope;
 	bool		isnull;
 	bool		give_up;
+	TimestampTz submitted_at = 0;
 
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(error->message);
@@ -416,9 +419,11 @@ NoteError(int64 task_id, const ErrorData *error)
 	give_up = QueryRun(&note_error, args, NULL) == 1 &&
 		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS &&
 		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	if (give_up)
+		submitted_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));
 	QueryEnd(&scope);
 	if (give_up)
-		TaskFail(task_id, error->message);
+		TaskFail(task_id, submitted_at, error->message);
 }
 
 /* RunStep, or what the last step has left to be done. */
@@ -432,7 +437,8 @@ AttemptStep(void *arg)
 	else if (attempt->last == STEP_LAST)
 		FinishTask(attempt->task_id, false);
 	else if (attempt->last == STEP_REFUSED)
-		TaskFail(attempt->task_id, OutcomeName(attempt->step->code));
+		TaskFail(attempt->task_id, attempt->step->submitted_at,
+				 OutcomeName(attempt->step->code));
 	return true;
 }
 
