@@ -51,7 +51,7 @@ typedef enum StepResult
 	STEP_WAIT,					/* for the claim in "open" */
 	STEP_BUSY,					/* others are at what is left */
 	STEP_REFUSED,				/* the template gives nothing: see "code" */
-	STEP_LAST,					/* all lines are handled: TaskFinish */
+	STEP_LAST,					/* all lines are handled: FinishTask */
 	STEP_OVER					/* the task is not running */
 } StepResult;
 
@@ -69,6 +69,7 @@ typedef struct Step
 	bool		alone;			/* from now on: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
+	TimestampTz submitted_at;	/* of the task, as it was then */
 	Pace		pace;
 } Step;
 
@@ -90,14 +91,6 @@ static OwnerQuery start_task = {
 
 static OwnerQuery how_ended = {
 	"SELECT state, fail_reason FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
-	1, {INT8OID}
-};
-
-static OwnerQuery anything_left = {
-	"SELECT 1 WHERE EXISTS (SELECT FROM %1$s.coupon_task_batch"
-	"  WHERE task_id OPERATOR(pg_catalog.=) $1 AND done_at IS NULL)"
-	" OR EXISTS (SELECT FROM %1$s.coupon_task_put_off"
-	"  WHERE task_id OPERATOR(pg_catalog.=) $1)",
 	1, {INT8OID}
 };
 
@@ -129,7 +122,7 @@ static OwnerQuery note_error = {
 	"   pg_catalog.power(2::float8, attempts)))"
 	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
 	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
-	" RETURNING attempts",
+	" RETURNING attempts, submitted_at",
 	2, {INT8OID, TEXTOID}
 };
 
@@ -201,6 +194,7 @@ RunStep(int64 task_id, Step *step)
 		task.state = TASK_IN_PROGRESS;
 	}
 	step->attempts = task.attempts;
+	step->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
 
@@ -232,8 +226,10 @@ RunStep(int64 task_id, Step *step)
 }
 
 /*
- * End a task whose lines all seem to be handled.  Not in the transaction of a
- * step: two runners who hold it for share would both want it for update.
+ * End a task whose lines are all handled; they stay so, since only a batch that
+ * is not done puts lines off.  Not in the transaction of the step that has
+ * found that out: two runners who hold it for share would both want it for
+ * update.
  */
 static void
 FinishTask(int64 task_id, bool wait)
@@ -241,7 +237,7 @@ FinishTask(int64 task_id, bool wait)
 	Task		task;
 
 	if (TaskTryRead(task_id, TASK_FOR_UPDATE, wait, &task) == TASK_FOUND &&
-		task.state == TASK_IN_PROGRESS && !RunFor(&anything_left, task_id))
+		task.state == TASK_IN_PROGRESS)
 		TaskEnd(task_id, TASK_SUCCESS);
 }
 
@@ -312,7 +308,7 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 			DistributeWaitForOthers(task_id);
 			break;
 		case STEP_REFUSED:
-			TaskFail(task_id, OutcomeName(step->code));
+			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));
 			break;
 		case STEP_LAST:
 			FinishTask(task_id, true);
@@ -415,6 +411,7 @@ NoteError(int64 task_id, const ErrorData *error)
 	QueryScope	scope;
 	bool		isnull;
 	bool		give_up;
+	TimestampTz submitted_at = 0;
 
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(error->message);
@@ -422,9 +419,11 @@ NoteError(int64 task_id, const ErrorData *error)
 	give_up = QueryRun(&note_error, args, NULL) == 1 &&
 		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS &&
 		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	if (give_up)
+		submitted_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));
 	QueryEnd(&scope);
 	if (give_up)
-		TaskFail(task_id, error->message);
+		TaskFail(task_id, submitted_at, error->message);
 }
 
 /* RunStep, or what the last step has left to be done. */
@@ -438,7 +437,8 @@ AttemptStep(void *arg)
 	else if (attempt->last == STEP_LAST)
 		FinishTask(attempt->task_id, false);
 	else if (attempt->last == STEP_REFUSED)
-		TaskFail(attempt->task_id, OutcomeName(attempt->step->code));
+		TaskFail(attempt->task_id, attempt->step->submitted_at,
+				 OutcomeName(attempt->step->code));
 	return true;
 }
 
