@@ -54,6 +54,7 @@ OBJS = \
 	src/receive.o \
 	src/remind.o \
 	src/remind_bitmap.o \
+	src/remind_mark.o \
 	src/remind_tick.o \
 	src/role.o \
 	src/rows.o \
