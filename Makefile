@@ -26,14 +26,24 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
+	src/address.o \
+	src/announce.o \
 	src/args.o \
+	bgworker/deliver.o \
 	bgworker/duty.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
+	bgworker/retry.o \
 	bgworker/status.o \
+	bgworker/transfer.o \
+	bgworker/transfer_answer.o \
+	bgworker/transfer_request.o \
+	bgworker/transfer_socket.o \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
+	src/channel.o \
+	src/channel_check.o \
 	src/claim.o \
 	src/claimants.o \
 	src/coupon.o \
@@ -45,9 +55,12 @@ OBJS = \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \
+	src/lease.o \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \
+	src/pace.o \
+	src/preview.o \
 	src/procedure.o \
 	src/put_off.o \
 	src/query.o \
@@ -56,11 +69,16 @@ OBJS = \
 	src/remind_bitmap.o \
 	src/remind_mark.o \
 	src/remind_tick.o \
+	src/render.o \
+	src/render_channel.o \
+	src/render_mail.o \
+	src/render_text.o \
 	src/role.o \
 	src/rows.o \
 	src/stage.o \
 	src/stat.o \
 	src/stock.o \
+	src/subxact.o \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \
@@ -71,10 +89,12 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox remind task stat tidy cron privileges
+PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
+
+SHLIB_LINK += -lcurl
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \

@@ -8,24 +8,32 @@
  */
 #include "postgres.h"
 
+#include <ctype.h>
 #include <limits.h>
 
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
+#include "address.h"
+#include "compat.h"
 #include "guc.h"
 
 int			coupon_batch_size = 5000;
 int			coupon_claimants_memory = 8192;
 char	   *coupon_databases = NULL;
+char	   *coupon_endpoint_ca_file = NULL;
+char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_keep_coupons = 0;
+int			coupon_keep_notifications = 30;
 int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
+int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
+int			coupon_task_share = 33;
 
 /* Names are taken as they are written: no folding to lower case. */
 static bool
@@ -40,6 +48,82 @@ CheckDatabases(char **newval, void **extra, GucSource source)
 	pfree(copy);
 	list_free(names);
 	return ok;
+}
+
+/* What coupon.endpoint_deny says; in the memory of the setting. */
+typedef struct DeniedRanges
+{
+	int			count;
+	AddressRange ranges[FLEXIBLE_ARRAY_MEMBER];
+} DeniedRanges;
+
+static const DeniedRanges *denied = NULL;
+
+/* The next entry of a list and its length without blanks; NULL after the last. */
+static const char *
+NextEntry(const char **rest, size_t *length)
+{
+	const char *start = *rest;
+	const char *end;
+
+	if (start == NULL)
+		return NULL;
+	end = start + strcspn(start, ",");
+	*rest = *end == ',' ? end + 1 : NULL;
+	while (start < end && isspace((unsigned char) *start))
+		start++;
+	while (end > start && isspace((unsigned char) end[-1]))
+		end--;
+	*length = end - start;
+	return start;
+}
+
+static bool
+CheckEndpointDeny(char **newval, void **extra, GucSource source)
+{
+	const char *rest = *newval;
+	const char *entry;
+	size_t		length;
+	DeniedRanges *parsed;
+	int			count = 1;
+
+	for (const char *c = *newval; *c; c++)
+		count += *c == ',';
+	parsed = CompatGucMalloc(offsetof(DeniedRanges, ranges) + count * sizeof(AddressRange));
+	if (parsed == NULL)
+		return false;
+	parsed->count = 0;
+	while ((entry = NextEntry(&rest, &length)) != NULL)
+	{
+		if (length == 0 && count == 1)
+			break;				/* empty: nothing more is refused */
+		if (!AddressParseRange(entry, length, &parsed->ranges[parsed->count++]))
+		{
+			GUC_check_errdetail("\"%.*s\" is no address range: write 10.0.0.0/8 or fd00::/8, with no bits set after the prefix.",
+								(int) length, entry);
+			CompatGucFree(parsed);
+			return false;
+		}
+	}
+	*extra = parsed;
+	return true;
+}
+
+static void
+AssignEndpointDeny(const char *newval, void *extra)
+{
+	denied = extra;
+}
+
+/*
+ * GucDeniesAddress tells whether an address must not be connected to, by
+ * coupon.endpoint_deny or by what it is.  Never raises an error.
+ */
+bool
+GucDeniesAddress(const struct sockaddr *address)
+{
+	return AddressIsDenied(address, denied ? denied->ranges : NULL,
+						   denied ? denied->count : 0);
 }
 
 /*
@@ -138,6 +222,25 @@ GucInit(void)
 							   GUC_LIST_INPUT,
 							   CheckDatabases, NULL, NULL);
 
+	/* Whether a file exists and who may read it is nobody else's business. */
+	DefineCustomStringVariable("coupon.endpoint_ca_file",
+							   "Sets the file with the certificate authorities that endpoints of channels are checked by.",
+							   "In PEM format. Empty for those of the system.",
+							   &coupon_endpoint_ca_file,
+							   "",
+							   PGC_SIGHUP,
+							   GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+
+	DefineCustomStringVariable("coupon.endpoint_deny",
+							   "Sets which addresses are refused as endpoints of channels, besides link-local and metadata addresses.",
+							   "A list of ranges such as 10.0.0.0/8 and fd00::/8.",
+							   &coupon_endpoint_deny,
+							   "",
+							   PGC_SIGHUP,
+							   0,
+							   CheckEndpointDeny, AssignEndpointDeny, NULL);
+
 	DefineCustomIntVariable("coupon.gate_timeout",
 							"Sets how long a recount or a smaller total waits for open claims.",
 							"New claims of that template wait meanwhile. From 1 ms to one hour.",
@@ -155,6 +258,17 @@ GucInit(void)
 							"0 keeps them for ever. From 0 to 36500.",
 							&coupon_keep_coupons,
 							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_notifications",
+							"Sets how many days coupon_purge keeps pushes that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_notifications,
+							30,
 							0,
 							36500,
 							PGC_SUSET,
@@ -180,6 +294,28 @@ GucInit(void)
 							0,
 							36500,
 							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.max_attempts",
+							"Sets how many times the worker tries to deliver a push.",
+							"The pauses double from a second to an hour; 12 attempts take about an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
+							&coupon_max_attempts,
+							12,
+							1,
+							100,
+							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.task_share",
+							"Sets how much of the server's cores distributions use while claims are served.",
+							"In percent, of all runners together. 100 lets them take what they can get. From 1 to 100.",
+							&coupon_task_share,
+							33,
+							1,
+							100,
+							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
 

@@ -41,6 +41,7 @@ typedef struct Task
 	int64		first_row;
 	int64		lines;
 	int32		attempts;
+	uint32		notify;			/* channels to tell users through, as bits */
 } Task;
 
 #define TASK_REQUEST_ID 32		/* bytes */

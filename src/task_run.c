@@ -20,8 +20,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -29,9 +27,11 @@
 #include "distribute.h"
 #include "errors.h"
 #include "outcome.h"
+#include "pace.h"
 #include "procedure.h"
 #include "query.h"
 #include "role.h"
+#include "subxact.h"
 #include "task.h"
 #include "task_run.h"
 
@@ -69,7 +69,17 @@ typedef struct Step
 	bool		alone;			/* from now on: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
+	Pace		pace;
 } Step;
+
+/* What TryStep is to do after which result, and what came of it. */
+typedef struct Attempt
+{
+	int64		task_id;
+	StepResult	last;
+	Step	   *step;
+	StepResult	result;
+} Attempt;
 
 static OwnerQuery start_task = {
 	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
@@ -291,7 +301,7 @@ SubmitIfDraft(int64 task_id)
 
 /* Do what one step has left to be done in a transaction of its own. */
 static void
-FollowUp(int64 task_id, StepResult result, const Step *step)
+FollowUp(int64 task_id, StepResult result, Step *step)
 {
 	switch (result)
 	{
@@ -308,6 +318,8 @@ FollowUp(int64 task_id, StepResult result, const Step *step)
 			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
+			PaceGiveWay(&step->pace);
+			break;
 		case STEP_OVER:
 			return;
 	}
@@ -353,6 +365,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	while (result != STEP_OVER)
 	{
 		CHECK_FOR_INTERRUPTS();
+		PaceBegin(&step.pace);
 		result = RunStep(task_id, &step);
 		ProcedureNextTransaction();
 		FollowUp(task_id, result, &step);
@@ -414,50 +427,36 @@ NoteError(int64 task_id, const ErrorData *error)
 		TaskFail(task_id, error->message);
 }
 
-/*
- * RunStep, or what the last step has left to be done in a transaction of its
- * own, in a subtransaction; an error is noted, and ends it.
- */
+/* RunStep, or what the last step has left to be done. */
+static bool
+AttemptStep(void *arg)
+{
+	Attempt    *attempt = arg;
+
+	if (attempt->last == STEP_MORE)
+		attempt->result = RunStep(attempt->task_id, attempt->step);
+	else if (attempt->last == STEP_LAST)
+		FinishTask(attempt->task_id, false);
+	else if (attempt->last == STEP_REFUSED)
+		TaskFail(attempt->task_id, OutcomeName(attempt->step->code));
+	return true;
+}
+
+/* The same in a subtransaction; an error is noted, and ends it. */
 static StepResult
 TryStep(int64 task_id, StepResult last, Step *step)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile StepResult result = STEP_OVER;
+	Attempt		attempt = {task_id, last, step, STEP_OVER};
+	ErrorData  *error;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		if (last == STEP_MORE)
-			result = RunStep(task_id, step);
-		else if (last == STEP_LAST)
-			FinishTask(task_id, false);
-		else if (last == STEP_REFUSED)
-			TaskFail(task_id, OutcomeName(step->code));
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			ReThrowError(error);
-		ereport(LOG,
-				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
-		NoteError(task_id, error);
-		result = STEP_OVER;
-	}
-	PG_END_TRY();
-	return result;
+	if (SubxactRun(AttemptStep, &attempt, &error))
+		return attempt.result;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(LOG,
+			(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
+	NoteError(task_id, error);
+	return STEP_OVER;
 }
 
 /*
@@ -477,12 +476,14 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
+		PaceBegin(&step.pace);
 		result = TryStep(task_id, result, &step);
 		if (result != STEP_MORE || alone != step.alone)
 			continue;			/* or the time might be up before anything is done */
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
+		PaceGiveWay(&step.pace);
 		if (budget_ms > 0 &&
 			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
 			return true;

@@ -6,9 +6,9 @@
  * coupon_expire stores the status "expired" with coupons that are.  Nothing
  * depends on it, since coupon_held tells the status as of now; it keeps rows
  * simple for those who read them without it.  coupon_purge deletes coupons
- * that are over and counted, reminders of sales that have begun, and old records
- * of work.  Neither moves stock: a
- * status does not count, and what is deleted has been folded.
+ * that are over and counted, reminders of sales that have begun, and old
+ * records of work.  Neither moves stock: a status does not count, and what is
+ * deleted has been folded.
  *
  * No index finds the coupons concerned.  One on use_end would cost each claim
  * an insertion, to save a rare job a read of the table.  So each partition is
@@ -42,6 +42,7 @@
 #include "catalog.h"
 #include "errors.h"
 #include "guc.h"
+#include "id.h"
 #include "procedure.h"
 #include "query.h"
 #include "remind.h"
@@ -104,6 +105,20 @@ static OwnerQuery purge_task = {
 
 static OwnerQuery purge_stages = {
 	"SELECT %1$s.coupon_stage_purge()"
+};
+
+/*
+ * A portion of pushes that are over, in the order of their ids, which is that
+ * of time: none that was made later can have ended before.
+ */
+static OwnerQuery purge_pushes = {
+	"WITH old AS (SELECT id FROM %1$s.coupon_notification_history"
+	"  WHERE id > $1 AND id < $2 AND ended_at < $3 ORDER BY id LIMIT $4"
+	"  FOR UPDATE SKIP LOCKED),"
+	" gone AS (DELETE FROM %1$s.coupon_notification_history h USING old"
+	"  WHERE h.id = old.id RETURNING h.id)"
+	" SELECT max(id) FROM gone",
+	4, {INT8OID, INT8OID, TIMESTAMPTZOID, INT8OID}
 };
 
 /*
@@ -372,6 +387,34 @@ PurgeReminders(void)
 }
 
 static void
+PurgePushes(void)
+{
+	TimestampTz before = GetCurrentTimestamp() - coupon_keep_notifications * USECS_PER_DAY;
+	int64		last = PG_INT64_MIN;
+	bool		more = coupon_keep_notifications > 0;
+
+	while (more)
+	{
+		QueryScope	scope;
+		Datum		args[4];
+		Datum		newest;
+		bool		none;
+
+		args[0] = Int64GetDatum(last);
+		args[1] = Int64GetDatum(IdFirstAt(before));
+		args[2] = TimestampTzGetDatum(before);
+		args[3] = Int64GetDatum(coupon_batch_size);
+		QueryBegin(&scope);
+		QueryRun(&purge_pushes, args, NULL);
+		newest = QueryValue(0, 1, &none);
+		more = !none;
+		if (more)
+			last = DatumGetInt64(newest);
+		TidyCommit(&scope);
+	}
+}
+
+static void
 PurgeCronRuns(void)
 {
 	int64		n;
@@ -400,6 +443,7 @@ coupon_purge(PG_FUNCTION_ARGS)
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
 	PurgeTasks();
+	PurgePushes();
 	PurgeReminders();
 	PurgeCronRuns();
 	ProcedureEnd();

@@ -60,7 +60,7 @@ CREATE TABLE coupon_notification (
     leased_until  timestamptz,
     last_status   int,
     last_error    text
-) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE coupon_notification IS
     'durable outbox of pushes: one row per request, which keeps its id and recipients over all attempts';
 COMMENT ON COLUMN coupon_notification.id IS 'webhook-id of the request';
@@ -71,7 +71,7 @@ COMMENT ON COLUMN coupon_notification.next_at IS 'not to be sent before';
 COMMENT ON COLUMN coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
 COMMENT ON COLUMN coupon_notification.first_attempt IS 'attempts before the last replay';
 COMMENT ON COLUMN coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
-CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at, id);
+CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at);
 
 CREATE TABLE coupon_notification_history (
     id           bigint PRIMARY KEY,
@@ -93,3 +93,6 @@ CREATE TABLE coupon_notification_history (
 COMMENT ON TABLE coupon_notification_history IS 'pushes that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
 COMMENT ON COLUMN coupon_notification_history.sent_at IS 'begin of the last attempt';
 CREATE INDEX coupon_notification_dead ON coupon_notification_history (channel, id) WHERE state = 'dead';
+-- What is over lies in the order in which it ended.
+CREATE INDEX coupon_notification_history_ended ON coupon_notification_history
+    USING brin (ended_at) WITH (pages_per_range = 32, autosummarize = on);

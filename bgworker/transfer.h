@@ -1,0 +1,44 @@
+/*
+ * transfer.h
+ *		Messages on their way through libcurl, many at once.
+ *
+ * The caller starts transfers, waits until TransferSocket is readable or
+ * TransferTimeout has passed, calls TransferDrive, and takes what is over with
+ * TransferNext until there is none; then it starts more.  Each transfer that
+ * was started comes out of TransferNext exactly once, unless forgotten.
+ */
+#ifndef COUPON_TRANSFER_H
+#define COUPON_TRANSFER_H
+
+/* Everything is copied by TransferStart. */
+typedef struct TransferRequest
+{
+	const char *endpoint;		/* http, https, smtp or smtps URL, no user in it */
+	const char *username;		/* NULL: none; HTTP: basic, SMTP: AUTH */
+	const char *password;
+	int			timeout;		/* ms for the whole transfer */
+	const char *body;			/* of the POST; the mail with its headers, CRLF lines */
+	size_t		body_length;
+	const char *const *headers; /* HTTP: "Name: value", up to NULL; may be NULL */
+	const char *mail_from;		/* SMTP: envelope; NULL or empty: <> */
+	const char *const *mail_to; /* SMTP: recipients, up to NULL; all or none get it */
+} TransferRequest;
+
+typedef struct TransferResult
+{
+	void	   *owner;			/* as given to TransferStart */
+	int			status;			/* HTTP status, or last reply of SMTP; 0: no answer */
+	bool		sent_nothing;	/* surely: not a byte of the request, of the mail */
+	long		retry_after;	/* ms, by Retry-After; -1: not asked for */
+	char		error[200];		/* for people, ASCII: why no answer came, else empty */
+} TransferResult;
+
+extern void TransferStart(const TransferRequest *request, void *owner);
+extern bool TransferNext(TransferResult *result);
+extern void TransferDrive(void);
+extern int	TransferInFlight(void);
+extern int	TransferSocket(void);
+extern long TransferTimeout(void);
+extern void TransferForgetAll(void);
+
+#endif							/* COUPON_TRANSFER_H */
