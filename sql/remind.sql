@@ -161,6 +161,33 @@ SELECT template_id FROM coupon_remind_list(42, 1, 804);
 SELECT template_id FROM coupon_remind_list(42, 1, 800);
 SELECT count(*) FROM coupon_remind_list(99);
 
+-- the same through SQL, where the table has something of somebody's
+SELECT count(*) FROM generate_series(1, 3) u, unnest(ARRAY[20, 15, 10]) m, coupon_remind_create(806, u, CASE WHEN u = 3 THEN 'app' ELSE 'sms' END, m);
+SELECT code FROM coupon_remind_create(806, 2, 'ch3', 15);
+UPDATE coupon_template SET receive_start = now() + '19 min' WHERE id = 806;
+SELECT * FROM coupon_remind_tick();
+ALTER TABLE coupon_remind ADD COLUMN note text DEFAULT 'kept';
+UPDATE coupon_template SET receive_start = now() + '14 min' WHERE id = 806;
+SELECT * FROM coupon_remind_tick();
+SELECT r.user_id, r.fired, r.next_minutes, r.note, array_agg(n.channel || '@' || n.minutes ORDER BY o.n) AS by_id
+FROM coupon_remind r, unnest(r.notifications) WITH ORDINALITY AS o (id, n) JOIN coupon_notification n ON n.id = o.id
+WHERE r.template_id = 806 GROUP BY r.user_id, r.template_id ORDER BY 1;
+ALTER TABLE coupon_remind DROP COLUMN note;
+CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER hold BEFORE UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION hold();
+UPDATE coupon_template SET receive_start = now() + '9 min' WHERE id = 806;
+SELECT * FROM coupon_remind_tick();
+DROP TRIGGER hold ON coupon_remind;
+DROP FUNCTION hold();
+ALTER TABLE coupon_remind ADD CONSTRAINT odd CHECK (fired <> '{sms@20,sms@15,sms@10}');
+SELECT * FROM coupon_remind_tick();
+ALTER TABLE coupon_remind DROP CONSTRAINT odd;
+SELECT * FROM coupon_remind_tick();
+SELECT user_id, fired, next_minutes, ids FROM rows WHERE template_id = 806;
+SELECT count(*) FROM pushes WHERE template_id = 806;
+DELETE FROM coupon_remind WHERE template_id = 806;
+UPDATE coupon_template SET receive_start = now() + '1 day' WHERE id = 806;
+
 -- a tick looks at nothing else than what is due
 SET enable_seqscan = off;
 SET enable_bitmapscan = off;

@@ -163,7 +163,7 @@ TakeDue(const Sale *sale, int minutes, int limit, Portion *portion)
 		row->nids = pg_popcount64(row->fired);
 		notifications = QueryValue(i, 5, &isnull);
 		row->ids = PlaceOldIds(notifications, isnull, fired, portion->due[i]);
-		row->tid = *DatumGetItemPointer(QueryValue(i, 1, &isnull));
+		row->tid = *(ItemPointer) DatumGetPointer(QueryValue(i, 1, &isnull));
 		row->user_id = DatumGetInt64(QueryValue(i, 2, &isnull));
 		portion->relation = DatumGetObjectId(QueryValue(i, 6, &isnull));
 	}
@@ -210,7 +210,7 @@ static int
 Fire(const Sale *sale, TimestampTz now, int limit, Counts *counts)
 {
 	bool		missed = sale->start <= now;
-	Portion		portion;
+	Portion		portion = {0};
 	RemindBitmap all = 0;
 	int			channel,
 				minutes;
