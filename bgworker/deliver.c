@@ -42,7 +42,7 @@
 #define MAX_LANES 8				/* there are five channels */
 #define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
-#define RESCAN_PAUSE 1000		/* ms between two looks behind the cursor */
+#define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define PORTION 4				/* that part of a window is worth a transaction */
@@ -54,7 +54,7 @@ typedef struct Lane
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
 	RetryPace	pace;
 	int			in_flight;
-	LeaseCursor cursor;			/* only pushes behind it are looked for */
+	TimestampTz from;			/* earlier pushes were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	TimestampTz look_at;		/* when the queue may have something for us */
 } Lane;
@@ -224,9 +224,17 @@ Record(void)
 	LeaseRecord(answers, nanswers);
 	for (int i = 0; i < nanswers; i++)
 	{
-		if (answers[i].gone)
+		if (answers[i].gone &&
 			LeaseDisable(answers[i].channel, answers[i].version,
-						 "the receiver answered 410 Gone");
+						 "the receiver answered 410 Gone"))
+		{
+			ereport(LOG,
+					(errmsg("coupon channel \"%s\" is switched off: the receiver answered 410 Gone",
+							answers[i].channel),
+					 errhint("Set it anew, or SELECT coupon_channel_enable('%s').",
+							 answers[i].channel)));
+			loaded_at = 0;
+		}
 	}
 }
 
@@ -242,12 +250,11 @@ TakeFor(Lane *lane, MemoryContext context)
 
 	if (TimestampDifferenceExceeds(lane->scanned_at, now, RESCAN_PAUSE))
 	{
-		lane->cursor.next_at = DT_NOBEGIN;
-		lane->cursor.id = 0;
+		lane->from = DT_NOBEGIN;
 		lane->scanned_at = now;
 	}
 	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(lane->channel, free, &lane->cursor,
+	pushes = LeaseTake(lane->channel, free, &lane->from,
 					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
 	if (list_length(pushes) == free)
@@ -269,6 +276,15 @@ IsTooLate(const RenderPush *push)
 {
 	return strcmp(push->kind, "reminder") == 0 &&
 		(!push->has_start || push->start <= GetCurrentTimestamp());
+}
+
+/* The user id stands for an address only where the receiver is a gateway. */
+static bool
+HasNoMailbox(const RenderPush *push)
+{
+	const char *address = push->recipients[0].address;
+
+	return for_mail && (address == NULL || !RenderIsMailAddress(address));
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -302,8 +318,6 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 	if (for_mail)
 	{
 		mail_to[0] = leased->push.recipients[0].address;
-		if (mail_to[0] == NULL)
-			mail_to[0] = psprintf(INT64_FORMAT, leased->push.recipients[0].user_id);
 		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
 		request.mail_to = mail_to;
@@ -328,9 +342,12 @@ Send(Lane *lane, const LeasedPush *leased)
 	.sent_at = GetCurrentTimestamp()};
 	Flight	   *flight;
 
-	if (IsTooLate(&leased->push))
+	if (IsTooLate(&leased->push) || HasNoMailbox(&leased->push))
 	{
-		known.verdict = LEASE_MISSED;
+		known.verdict = IsTooLate(&leased->push) ? LEASE_MISSED : LEASE_DEAD;
+		if (known.verdict == LEASE_DEAD)
+			strlcpy(known.error, "the user has no mail address: see coupon_contact_set",
+					sizeof(known.error));
 		known.sent_at = DT_NOBEGIN;
 		*NewAnswer() = known;
 		return;

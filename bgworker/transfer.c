@@ -180,6 +180,9 @@ Recycle(Transfer *transfer)
 		transfer->buffer = NULL;
 		transfer->buffer_size = 0;
 	}
+	/* It counts for ever how often it had to, and fails at the sixth time. */
+	if (transfer->begun > 1)
+		transfer->generation = -1;
 	transfer->owner = NULL;
 	dlist_push_head(&unused[transfer->mail], &transfer->node);
 }
@@ -271,12 +274,11 @@ HandleEvent(const struct epoll_event *event)
 
 	if (SocketsNotUsed(fd))
 		return CURLM_OK;		/* an idle connection: libcurl looks before use */
-	if (event->events & EPOLLIN)
+	/* Let it find out: told of an error, it does not try a new connection. */
+	if (event->events & (EPOLLIN | EPOLLERR | EPOLLHUP))
 		what |= CURL_CSELECT_IN;
-	if (event->events & EPOLLOUT)
+	if (event->events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
 		what |= CURL_CSELECT_OUT;
-	if (event->events & (EPOLLERR | EPOLLHUP))
-		what |= CURL_CSELECT_ERR;
 	return curl_multi_socket_action(multi, fd, what, &running);
 }
 

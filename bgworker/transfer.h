@@ -33,12 +33,13 @@ typedef struct TransferResult
 	char		error[200];		/* for people, ASCII: why no answer came, else empty */
 } TransferResult;
 
-extern void TransferStart(const TransferRequest *request, void *owner);
-extern bool TransferNext(TransferResult *result);
-extern void TransferDrive(void);
-extern int	TransferInFlight(void);
-extern int	TransferSocket(void);
-extern long TransferTimeout(void);
-extern void TransferForgetAll(void);
+/* Visible from outside for t/transfer_test.c alone. */
+extern PGDLLEXPORT void TransferStart(const TransferRequest *request, void *owner);
+extern PGDLLEXPORT bool TransferNext(TransferResult *result);
+extern PGDLLEXPORT void TransferDrive(void);
+extern PGDLLEXPORT int TransferInFlight(void);
+extern PGDLLEXPORT int TransferSocket(void);
+extern PGDLLEXPORT long TransferTimeout(void);
+extern PGDLLEXPORT void TransferForgetAll(void);
 
 #endif							/* COUPON_TRANSFER_H */

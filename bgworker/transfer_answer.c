@@ -29,6 +29,7 @@ void
 AnswerClear(Transfer *transfer)
 {
 	transfer->body_read = 0;
+	transfer->begun = 0;
 	transfer->began = false;
 	transfer->answered = false;
 	transfer->in_status_line = true;
@@ -56,6 +57,7 @@ AnswerBegins(void *data, char *remote, char *local, int remote_port, int local_p
 		strlcpy(transfer->refused, remote, sizeof(transfer->refused));
 		return CURL_PREREQFUNC_ABORT;
 	}
+	transfer->begun++;
 	if (!transfer->mail)
 		transfer->began = true;
 	return CURL_PREREQFUNC_OK;
@@ -165,18 +167,16 @@ RetryAfter(const Transfer *transfer)
 void
 AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 {
-	long		answer = 0;
+	long		answer = 0;		/* last reply of SMTP */
 
-	if (code != CURLE_FAILED_INIT)
+	if (transfer->mail && code != CURLE_FAILED_INIT)
 		(void) curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &answer);
 	result->owner = transfer->owner;
 	result->sent_nothing = !transfer->began;
 	result->retry_after = -1;
 	result->error[0] = '\0';
-	if (code == CURLE_OK)
-		result->status = (int) answer;
-	else if (transfer->mail)
-		result->status = answer >= 400 ? (int) answer : 0;
+	if (transfer->mail)
+		result->status = code == CURLE_OK || answer >= 400 ? (int) answer : 0;
 	else
 		result->status = transfer->answered ? transfer->status : 0;
 	if (result->status != 0)
@@ -191,5 +191,6 @@ AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 				 transfer->refused);
 	else
 		CopyText(result->error, sizeof(result->error), transfer->why ? transfer->why :
+				 code == CURLE_OK ? "the answer ends within its header section" :
 				 transfer->failure[0] ? transfer->failure : curl_easy_strerror(code));
 }

@@ -31,6 +31,7 @@ typedef struct Transfer
 	size_t		body_read;		/* by libcurl, of a mail */
 
 	/* What has happened to it; written by the callbacks. */
+	int			begun;			/* how often libcurl was about to send a request */
 	bool		began;			/* something of it may have been sent */
 	bool		answered;		/* status is final */
 	bool		in_status_line; /* the next line has a status */

@@ -6,11 +6,13 @@ package CouponTest;
 use strict;
 use warnings FATAL => 'all';
 use Exporter 'import';
+use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(new_node start_pgbench script books_balance start_again);
+our @EXPORT = qw(new_node start_pgbench script books_balance start_again
+  start_receiver received start_nginx await_file stop_process);
 
 sub new_node
 {
@@ -90,6 +92,81 @@ sub start_again
 		select(undef, undef, undef, 0.1);
 	}
 	BAIL_OUT('server does not start again');
+}
+
+my @processes;
+
+# Those of a test that gave up.
+END
+{
+	local $?;
+	stop_process($_) for @processes;
+}
+
+# Wait until a file is there, and return what is in it.
+sub await_file
+{
+	my ($path) = @_;
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return slurp_file($path) if -e $path;
+		select(undef, undef, undef, 0.1);
+	}
+	BAIL_OUT("$path does not appear");
+}
+
+# Start t/receiver.py; its ports are in {port}.
+sub start_receiver
+{
+	my (@certificate) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my $handle = IPC::Run::start([ '/usr/bin/python3', 't/receiver.py', $dir, @certificate ],
+		'<', \undef, '>', "$dir/out", '2>', "$dir/err");
+	push @processes, { handle => $handle, dir => $dir };
+	$processes[-1]{port} = decode_json(await_file("$dir/ports"));
+	return $processes[-1];
+}
+
+# What has arrived at a receiver over http or smtp, oldest first.
+sub received
+{
+	my ($receiver, $protocol) = @_;
+	return map { decode_json($_) } split /\n/, slurp_file("$receiver->{dir}/$protocol");
+}
+
+# Start nginx with a configuration of servers and the like, and its log format;
+# lines of its log are in {dir}/log.
+sub start_nginx
+{
+	my ($format, $servers) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	append_to_file("$dir/conf", <<"X");
+daemon off;
+worker_processes 1;
+pid $dir/pid;
+error_log $dir/error;
+events { worker_connections 1024; }
+http {
+	log_format l '$format';
+	access_log $dir/log l;
+	@{[map { "${_}_temp_path $dir/$_;" } qw(client_body proxy fastcgi uwsgi scgi)]}
+	$servers
+}
+X
+	my $handle = IPC::Run::start([ 'nginx', '-p', $dir, '-c', "$dir/conf", '-e', "$dir/error" ],
+		'<', \undef, '>', "$dir/out", '2>', "$dir/err");
+	push @processes, { handle => $handle, dir => $dir };
+	await_file("$dir/pid");
+	return $processes[-1];
+}
+
+sub stop_process
+{
+	my ($process) = @_;
+	@processes = grep { $_ != $process } @processes;
+	$process->{handle}->signal('TERM');
+	$process->{handle}->finish;
+	return;
 }
 
 1;
