@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
 #define DUE_PAGE 100			/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
-#define DUTY_BUDGET_MS 500
+#define DUTY_BUDGET_MS 100
 #define DUTY_PAUSE_MS 1000
 #define DUTY_LONGEST_MS (60 * 1000)
 
