@@ -299,7 +299,7 @@ GucInit(void)
 
 	DefineCustomIntVariable("coupon.max_attempts",
 							"Sets how many times the worker tries to deliver a push.",
-							"The pauses double from a second to an hour; 12 attempts take about an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
+							"The pauses double from a second to an hour; 12 attempts take about half an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
 							&coupon_max_attempts,
 							12,
 							1,

@@ -108,7 +108,7 @@ late AS MATERIALIZED (
         SELECT o.next_at FROM coupon_notification o
         WHERE o.channel = c.channel AND o.next_at <= clock_timestamp() - interval '1 minute'
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())
-        ORDER BY o.next_at, o.id LIMIT 1) o
+        ORDER BY o.next_at LIMIT 1) o
     WHERE c.enabled),
 dead AS MATERIALIZED (
     SELECT count(*) AS n FROM (SELECT FROM coupon_notification_history o
