@@ -18,16 +18,20 @@
  * channel has changed and at least each second while there is work.
  *
  * A failed transaction keeps its answers for the next; the places of those
- * that it had leased are looked for anew.  A push that cannot even be written
- * down counts as tried: it dies of its attempts and stops nobody.  One whose
- * worker dies is sent again when its lease is over.
+ * that it had leased are looked for anew.  For a while each channel leases in a
+ * subtransaction then, so that one with a row that fails stops no other.  A
+ * push that cannot even be written down counts as tried: it dies of its
+ * attempts and stops nobody.  One whose worker dies is sent again when its lease
+ * is over.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -36,6 +40,7 @@
 #include "lease.h"
 #include "render.h"
 #include "retry.h"
+#include "status.h"
 #include "transfer.h"
 #include "wake.h"
 
@@ -44,6 +49,8 @@
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
 #define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
+#define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
+#define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define PORTION 4				/* that part of a window is worth a transaction */
 
@@ -52,6 +59,7 @@ typedef struct Lane
 {
 	char		name[NAMEDATALEN];
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
+	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
 	int			in_flight;
 	TimestampTz from;			/* earlier pushes were looked for before */
@@ -81,6 +89,7 @@ static int	nanswers = 0;
 static int	max_answers = 0;
 static TimestampTz first_answer_at;
 static bool in_work = false;	/* stays true after an error */
+static TimestampTz careful_until = 0;
 
 /*
  * DeliverInit prepares this process for mail, or for all other channels.
@@ -109,6 +118,17 @@ LaneOf(const char *name)
 	return &lanes[nlanes++];
 }
 
+static void
+SetChannel(Lane *lane, const LeaseChannel *channel)
+{
+	lane->channel = channel;
+	if (lane->version == channel->updated_at)
+		return;
+	/* It may be another receiver; what was learnt was of the last. */
+	lane->version = channel->updated_at;
+	RetryPaceInit(&lane->pace);
+}
+
 /* Copy the channels that are ours; in a transaction. */
 static void
 LoadChannels(void)
@@ -132,9 +152,14 @@ LoadChannels(void)
 
 		if (!channel->enabled)
 			continue;
+		if (channel->broken != NULL)
+		{
+			LeaseDisable(channel->name, channel->updated_at, channel->broken);
+			continue;
+		}
 		any_mail |= channel->is_mail;
 		if (channel->is_mail == for_mail)
-			LaneOf(channel->name)->channel = channel;
+			SetChannel(LaneOf(channel->name), channel);
 	}
 	if (!for_mail)
 		WakeWantMailer(DutySlot(), any_mail);
@@ -270,6 +295,43 @@ TakeFor(Lane *lane, MemoryContext context)
 	return pushes;
 }
 
+/* The same, but an error is this lane's alone. */
+static List *
+TakeIsolated(Lane *lane, MemoryContext context)
+{
+	MemoryContext old = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	List	   *volatile pushes = NIL;
+
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(old);
+	PG_TRY();
+	{
+		pushes = TakeFor(lane, context);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();		/* we are to leave */
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		StatusSetError(DutySlot(), psprintf("channel %s: %s", lane->name, error->message));
+		pushes = NIL;
+		lane->scanned_at = 0;
+		lane->look_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), FAILED_PAUSE);
+		careful_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), CAREFUL_TIME);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+	return pushes;
+}
+
 /* A reminder is of no use when the sale has begun, or is no more. */
 static bool
 IsTooLate(const RenderPush *push)
@@ -278,13 +340,21 @@ IsTooLate(const RenderPush *push)
 		(!push->has_start || push->start <= GetCurrentTimestamp());
 }
 
-/* The user id stands for an address only where the receiver is a gateway. */
-static bool
-HasNoMailbox(const RenderPush *push)
+/*
+ * Why it can never be sent, NULL if it can.  The user id stands for an address
+ * only where the receiver is a gateway.
+ */
+static const char *
+WhatIsBroken(const LeasedPush *leased)
 {
-	const char *address = push->recipients[0].address;
+	const char *address;
 
-	return for_mail && (address == NULL || !RenderIsMailAddress(address));
+	if (leased->broken != NULL || !for_mail)
+		return leased->broken;
+	address = leased->push.recipients[0].address;
+	if (address == NULL || !RenderIsMailAddress(address))
+		return "the user has no mail address: see coupon_contact_set";
+	return NULL;
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -298,7 +368,10 @@ CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext 
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
-	strlcpy(result.error, error->message, sizeof(result.error));
+	/* not within a character */
+	strlcpy(result.error, error->message,
+			pg_mbcliplen(error->message, strlen(error->message),
+						 sizeof(result.error) - 1) + 1);
 	FreeErrorData(error);
 	answer = NewAnswer();
 	*answer = *known;
@@ -340,14 +413,15 @@ Send(Lane *lane, const LeasedPush *leased)
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
+	const char *broken;
 	Flight	   *flight;
 
-	if (IsTooLate(&leased->push) || HasNoMailbox(&leased->push))
+	broken = WhatIsBroken(leased);
+	if (broken != NULL || IsTooLate(&leased->push))
 	{
-		known.verdict = IsTooLate(&leased->push) ? LEASE_MISSED : LEASE_DEAD;
-		if (known.verdict == LEASE_DEAD)
-			strlcpy(known.error, "the user has no mail address: see coupon_contact_set",
-					sizeof(known.error));
+		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
+		if (broken != NULL)
+			strlcpy(known.error, broken, sizeof(known.error));
 		known.sent_at = DT_NOBEGIN;
 		*NewAnswer() = known;
 		return;
@@ -389,7 +463,10 @@ Work(void)
 	ListCell   *lc;
 
 	if (in_work)
+	{
 		StartAnew();
+		careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
+	}
 	in_work = true;
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -402,7 +479,8 @@ Work(void)
 	{
 		if (LaneDueAt(&lanes[i]) > now)
 			continue;
-		taken[i] = TakeFor(&lanes[i], turn);
+		taken[i] = now < careful_until ? TakeIsolated(&lanes[i], turn) :
+			TakeFor(&lanes[i], turn);
 		foreach(lc, taken[i])
 		{
 			if (((LeasedPush *) lfirst(lc))->asynchronous)

@@ -20,6 +20,9 @@
  * transaction was slow, a lease has run out), so he begins anew from time to
  * time.
  *
+ * Rows that somebody has changed by hand may be anything.  What cannot be sent
+ * is marked as broken, and stops neither the others nor the channels.
+ *
  * What is recorded need not be on disk: if a crash takes it away, the push is
  * sent once more, under the same id.  What a push tells of must be on disk
  * before it leaves; see "asynchronous".
@@ -35,6 +38,7 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
+#include "errors.h"
 #include "lease.h"
 #include "query.h"
 
@@ -96,7 +100,14 @@ static OwnerQuery record_ends = {
 	" SELECT g.id, g.channel, g.kind, g.template_id, g.minutes, g.task_id, g.user_ids,"
 	"  g.address, g.state, g.due_at, nullif(g.sent_at, '-infinity'),"
 	"  pg_catalog.clock_timestamp(), g.attempts, nullif(g.status, 0),"
-	"  nullif(g.error, '') FROM gone g",
+	"  nullif(g.error, '') FROM gone g"
+	/* there already: queued again by hand */
+	" ON CONFLICT (id) DO UPDATE SET (channel, kind, template_id, minutes, task_id,"
+	"  user_ids, address, state, due_at, sent_at, ended_at, attempts, last_status,"
+	"  last_error) = (excluded.channel, excluded.kind, excluded.template_id,"
+	"  excluded.minutes, excluded.task_id, excluded.user_ids, excluded.address,"
+	"  excluded.state, excluded.due_at, excluded.sent_at, excluded.ended_at,"
+	"  excluded.attempts, excluded.last_status, excluded.last_error)",
 	ANSWER_NARGS, ANSWER_TYPES
 };
 
@@ -144,6 +155,40 @@ IsMail(const char *endpoint)
 	return pg_strncasecmp(endpoint, "smtp", 4) == 0;
 }
 
+/*
+ * What rendering needs of the channel, in the current memory context.  The
+ * error that is caught comes from checks of texts alone, so there is nothing to
+ * roll back.
+ */
+static void
+MakeRender(LeaseChannel *channel, const char *secret, Jsonb *headers,
+		   const char *body_template, const char *mail_from)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	if (channel->is_mail && mail_from == NULL)
+	{
+		channel->broken = "mail_from is missing";
+		return;
+	}
+	PG_TRY();
+	{
+		channel->render = RenderChannelMake(secret, headers, body_template, mail_from);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT)
+			PG_RE_THROW();
+		FlushErrorState();
+		channel->broken = error->message;
+	}
+	PG_END_TRY();
+}
+
 static LeaseChannel *
 ReadChannel(int row, MemoryContext context)
 {
@@ -163,10 +208,8 @@ ReadChannel(int row, MemoryContext context)
 	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
 	headers = QueryValue(row, 10, &isnull);
 	old = MemoryContextSwitchTo(context);
-	channel->render = RenderChannelMake(TextValue(row, 9, context),
-										DatumGetJsonbP(headers),
-										TextValue(row, 11, context),
-										TextValue(row, 12, context));
+	MakeRender(channel, TextValue(row, 9, context), DatumGetJsonbP(headers),
+			   TextValue(row, 11, context), TextValue(row, 12, context));
 	MemoryContextSwitchTo(old);
 	return channel;
 }
@@ -191,7 +234,7 @@ ReadMessages(LeaseChannel *channel, MemoryContext context)
 
 /*
  * LeaseChannels reads all channels that are set up; a List of LeaseChannel, in
- * the memory context of the caller.
+ * the memory context of the caller.  Those that are broken have no "render".
  */
 List *
 LeaseChannels(void)
@@ -226,11 +269,14 @@ ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
 {
 	const int64 *values = (const int64 *) ARR_DATA_PTR(users);
 	int			n = ArrayGetNItems(ARR_NDIM(users), ARR_DIMS(users));
-	RenderRecipient *recipients = palloc(n * sizeof(RenderRecipient));
+	RenderRecipient *recipients;
 
-	if (ARR_ELEMTYPE(users) != INT8OID || ARR_HASNULL(users))
-		elog(ERROR, "recipients of notification %lld are not numbers",
-			 (long long) leased->push.id);
+	if (n == 0 || ARR_HASNULL(users))
+	{
+		leased->broken = "it has no recipient, or a null among them";
+		return;
+	}
+	recipients = palloc(n * sizeof(RenderRecipient));
 	for (int i = 0; i < n; i++)
 	{
 		recipients[i].user_id = values[i];

@@ -31,6 +31,7 @@ typedef struct LeaseChannel
 	int			timeout;		/* ms */
 	TimestampTz updated_at;
 	RenderChannel *render;
+	const char *broken;			/* why it cannot be used; NULL: it can */
 	LeaseMessage *messages;
 	int			nmessages;
 } LeaseChannel;
@@ -41,6 +42,7 @@ typedef struct LeasedPush
 	int			attempts;		/* with this one; the fencing number */
 	int			tries;			/* the same since the last replay */
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
+	const char *broken;			/* why it can never be sent; NULL: it can */
 	RenderPush	push;
 	RenderRecipient *recipients;	/* those of the push */
 } LeasedPush;

@@ -82,6 +82,13 @@ static OwnerQuery remove_from = {
 	2, {INT8OID, INT8OID}
 };
 
+/* Others of the same row were withdrawn between the two above. */
+static OwnerQuery delete_empty = {
+	"DELETE FROM %1$s.coupon_notification WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND user_ids OPERATOR(pg_catalog.=) '{}'",
+	1, {INT8OID}
+};
+
 static int
 BatchSizeOf(const char *channel)
 {
@@ -167,6 +174,10 @@ OutboxWithdraw(int64 id, int64 user_id)
 {
 	Datum		args[2] = {Int64GetDatum(id), Int64GetDatum(user_id)};
 
-	return QueryRun(&delete_only, args, NULL) > 0 ||
-		QueryRun(&remove_from, args, NULL) > 0;
+	if (QueryRun(&delete_only, args, NULL) > 0)
+		return true;
+	if (QueryRun(&remove_from, args, NULL) == 0)
+		return false;
+	QueryRun(&delete_empty, args, NULL);
+	return true;
 }

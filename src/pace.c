@@ -122,12 +122,13 @@ TimeFor(int64 work)
 }
 
 /*
- * The latch may be one that a worker sleeps on: what it was set for is still
- * to be done then.
+ * PaceSleep pauses for so many microseconds.  The latch may be waited for by
+ * others: what it was set for is still to be done then.
  */
-static void
-SleepUntil(TimestampTz end)
+void
+PaceSleep(int64 pause)
 {
+	TimestampTz end = GetCurrentTimestamp() + pause;
 	bool		was_set = false;
 	long		left;
 
@@ -146,11 +147,11 @@ SleepUntil(TimestampTz end)
 }
 
 /*
- * PaceGiveWay is called after a portion that was followed by a commit, with
- * nothing locked, and pauses if claims are being served.
+ * PaceEnd is called after each portion, and returns for how many microseconds
+ * to pause then, with nothing locked: 0 unless claims are being served.
  */
-void
-PaceGiveWay(Pace *pace)
+int64
+PaceEnd(Pace *pace)
 {
 	Pace		before = *pace;
 	TimestampTz now = GetCurrentTimestamp();
@@ -158,15 +159,14 @@ PaceGiveWay(Pace *pace)
 	int64		pause;
 
 	if (slots == NULL)
-		return;
+		return 0;
 	Add(&slots[CompatMyProcNumber()].count.work, took);
 	Count(&pace->claims, &pace->work);
 	pace->counted = true;
 	if (coupon_task_share == 100)
-		return;
+		return 0;
 	pause = TimeFor(pace->work - before.work) - took;
 	pause = Min(pause, (int64) (pace->claims - before.claims) * WORTH_OF_A_CLAIM);
 	pause = Min(pause, LONGEST_PAUSE);
-	if (pause >= 1000)
-		SleepUntil(now + pause);
+	return pause >= 1000 ? pause : 0;
 }

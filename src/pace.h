@@ -20,6 +20,7 @@ extern Size PaceShmemSize(void);
 extern void PaceShmemInit(void);
 extern void PaceCountClaims(int n);
 extern void PaceBegin(Pace *pace);
-extern void PaceGiveWay(Pace *pace);
+extern int64 PaceEnd(Pace *pace);
+extern void PaceSleep(int64 pause);
 
 #endif							/* COUPON_PACE_H */

@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
 #define DUE_PAGE 100			/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
-#define DUTY_BUDGET_MS 500
+#define DUTY_BUDGET_MS 100
 #define DUTY_PAUSE_MS 1000
 #define DUTY_LONGEST_MS (60 * 1000)
 
@@ -314,7 +314,7 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
-			PaceGiveWay(&step->pace);
+			PaceSleep(PaceEnd(&step->pace));
 			break;
 		case STEP_OVER:
 			return;
@@ -460,11 +460,11 @@ TryStep(int64 task_id, StepResult last, Step *step)
 }
 
 /*
- * Run one task until it is over, or others or open claims stand in the way, or
- * the time is up: true then.
+ * Run one task until it is over, or others or open claims stand in the way; or,
+ * with a budget, until the time is up or it has to pause: true then.
  */
 static bool
-RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
+RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms, int64 *pause)
 {
 	TimestampTz begin = GetCurrentTimestamp();
 	StepResult	result = STEP_MORE;
@@ -473,6 +473,7 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
 	{
 		bool		alone = step.alone;
+		int64		wanted;
 
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
@@ -483,22 +484,28 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
-		PaceGiveWay(&step.pace);
-		if (budget_ms > 0 &&
-			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+		wanted = PaceEnd(&step.pace);
+		if (budget_ms == 0)
+			PaceSleep(wanted);
+		else if (wanted > 0 ||
+				 TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+		{
+			*pause = Max(*pause, wanted);
 			return true;
+		}
 	}
 	return false;
 }
 
 /*
  * TaskRunDue runs what is due.  It does not wait for other runners or open
- * claims, but leaves such a task for the next call.  After budget_ms (0: no
- * limit) it goes on to the next task, and returns true in the end.  It is
- * called with a transaction open, and leaves one.
+ * claims, but leaves such a task for the next call.  After budget_ms, or when
+ * claims want the cores, it goes on to the next task, and returns true in the
+ * end and in "pause" for how many microseconds to leave it; without a budget (0)
+ * it pauses by itself.  It is called with a transaction open, and leaves one.
  */
 bool
-TaskRunDue(void (*next_transaction) (void), int budget_ms)
+TaskRunDue(void (*next_transaction) (void), int budget_ms, int64 *pause)
 {
 	DueTask		last = {DT_NOBEGIN, 0};
 	DueTask		tasks[DUE_PAGE];
@@ -510,7 +517,7 @@ TaskRunDue(void (*next_transaction) (void), int budget_ms)
 		n = ListDue(last, tasks);
 		for (int i = 0; i < n; i++)
 		{
-			if (RunOne(tasks[i].id, next_transaction, budget_ms))
+			if (RunOne(tasks[i].id, next_transaction, budget_ms, pause))
 				more = true;
 			next_transaction();
 			last = tasks[i];
@@ -539,10 +546,11 @@ TaskDuty(bool woken)
 	bool		more;
 	bool		never;
 	int64		ms = 0;
+	int64		pause = 0;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	more = TaskRunDue(NextWorkerTransaction, DUTY_BUDGET_MS);
+	more = TaskRunDue(NextWorkerTransaction, DUTY_BUDGET_MS, &pause);
 	if (!more)
 	{
 		NextWorkerTransaction();
@@ -554,7 +562,7 @@ TaskDuty(bool woken)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (more)
-		return 0;
+		return pause / 1000;
 	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
 	return never ? DUTY_LONGEST_MS : (long) Min(Max(ms, DUTY_PAUSE_MS), DUTY_LONGEST_MS);
 }
@@ -567,7 +575,7 @@ coupon_task_run_due(PG_FUNCTION_ARGS)
 {
 	ProcedureBegin(fcinfo, "coupon_task_run_due",
 				   "Call it by itself, outside of BEGIN … COMMIT.");
-	while (TaskRunDue(ProcedureNextTransaction, 0))
+	while (TaskRunDue(ProcedureNextTransaction, 0, NULL))
 		;
 	ProcedureEnd();
 	return (Datum) 0;
