@@ -294,6 +294,8 @@ Fire(const Sale *sale, TimestampTz now, int limit, Counts *counts)
 	while (RemindTakeFirst(&all, &channel, &minutes))
 		AddToOutbox(sale, channel, minutes, missed, &portion, nfresh);
 	MarkFired(&portion);
+	/* A crash must not take back what may have been sent: it would fire anew. */
+	ForceSyncCommit();
 	counts->rows += portion.n;
 	*(missed ? &counts->missed : &counts->fired) += portion.first_fresh[portion.n];
 	return portion.n;
