@@ -341,20 +341,33 @@ IsTooLate(const RenderPush *push)
 }
 
 /*
- * Why it can never be sent, NULL if it can.  The user id stands for an address
- * only where the receiver is a gateway.
+ * Whom a mail goes to, up to a NULL: more than one where it was cut for a
+ * channel of another kind.  A user id is an address for gateways only.
  */
+static const char **
+Mailboxes(const RenderPush *push)
+{
+	const char **list = palloc((push->nrecipients + 1) * sizeof(char *));
+	int			n = 0;
+
+	for (int i = 0; i < push->nrecipients; i++)
+	{
+		const char *address = push->recipients[i].address;
+
+		if (address != NULL && RenderIsMailAddress(address))
+			list[n++] = address;
+	}
+	list[n] = NULL;
+	return list;
+}
+
+/* Why it can never be sent, NULL if it can. */
 static const char *
 WhatIsBroken(const LeasedPush *leased)
 {
-	const char *address;
-
-	if (leased->broken != NULL || !for_mail)
-		return leased->broken;
-	address = leased->push.recipients[0].address;
-	if (address == NULL || !RenderIsMailAddress(address))
+	if (leased->broken == NULL && for_mail && Mailboxes(&leased->push)[0] == NULL)
 		return "the user has no mail address: see coupon_contact_set";
-	return NULL;
+	return leased->broken;
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -383,17 +396,15 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 {
 	TransferRequest request = {channel->endpoint, channel->username, channel->password,
 	channel->timeout};
-	const char *mail_to[] = {NULL, NULL};
 	StringInfoData body;
 	const char **headers = NULL;
 
 	initStringInfo(&body);
 	if (for_mail)
 	{
-		mail_to[0] = leased->push.recipients[0].address;
 		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
-		request.mail_to = mail_to;
+		request.mail_to = Mailboxes(&leased->push);
 	}
 	else
 	{

@@ -41,6 +41,7 @@
 #include "errors.h"
 #include "lease.h"
 #include "query.h"
+#include "subxact.h"
 
 static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
