@@ -25,6 +25,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -278,13 +279,31 @@ IsTooLate(const RenderPush *push)
 		(!push->has_start || push->start <= GetCurrentTimestamp());
 }
 
-/* The user id stands for an address only where the receiver is a gateway. */
+/*
+ * Whom a mail goes to, up to a NULL: more than one where it was cut for a
+ * channel of another kind.  A user id is an address for gateways only.
+ */
+static const char **
+Mailboxes(const RenderPush *push)
+{
+	const char **list = palloc((push->nrecipients + 1) * sizeof(char *));
+	int			n = 0;
+
+	for (int i = 0; i < push->nrecipients; i++)
+	{
+		const char *address = push->recipients[i].address;
+
+		if (address != NULL && RenderIsMailAddress(address))
+			list[n++] = address;
+	}
+	list[n] = NULL;
+	return list;
+}
+
 static bool
 HasNoMailbox(const RenderPush *push)
 {
-	const char *address = push->recipients[0].address;
-
-	return for_mail && (address == NULL || !RenderIsMailAddress(address));
+	return for_mail && Mailboxes(push)[0] == NULL;
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -298,7 +317,9 @@ CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext 
 	MemoryContextSwitchTo(context);
 	error = CopyErrorData();
 	FlushErrorState();
-	strlcpy(result.error, error->message, sizeof(result.error));
+	strlcpy(result.error, error->message,
+			pg_mbcliplen(error->message, strlen(error->message),
+						 sizeof(result.error) - 1) + 1);
 	FreeErrorData(error);
 	answer = NewAnswer();
 	*answer = *known;
@@ -310,17 +331,15 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 {
 	TransferRequest request = {channel->endpoint, channel->username, channel->password,
 	channel->timeout};
-	const char *mail_to[] = {NULL, NULL};
 	StringInfoData body;
 	const char **headers = NULL;
 
 	initStringInfo(&body);
 	if (for_mail)
 	{
-		mail_to[0] = leased->push.recipients[0].address;
 		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
-		request.mail_to = mail_to;
+		request.mail_to = Mailboxes(&leased->push);
 	}
 	else
 	{

@@ -35,8 +35,10 @@
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
+#include "errors.h"
 #include "lease.h"
 #include "query.h"
+#include "subxact.h"
 
 static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
@@ -96,7 +98,13 @@ static OwnerQuery record_ends = {
 	" SELECT g.id, g.channel, g.kind, g.template_id, g.minutes, g.task_id, g.user_ids,"
 	"  g.address, g.state, g.due_at, nullif(g.sent_at, '-infinity'),"
 	"  pg_catalog.clock_timestamp(), g.attempts, nullif(g.status, 0),"
-	"  nullif(g.error, '') FROM gone g",
+	"  nullif(g.error, '') FROM gone g"
+	/* One that somebody has copied back from the history must not stop us. */
+	" ON CONFLICT (id) DO UPDATE SET state = excluded.state, due_at = excluded.due_at,"
+	"  sent_at = excluded.sent_at, ended_at = excluded.ended_at,"
+	"  attempts = excluded.attempts, user_ids = excluded.user_ids,"
+	"  address = excluded.address, last_status = excluded.last_status,"
+	"  last_error = excluded.last_error",
 	ANSWER_NARGS, ANSWER_TYPES
 };
 
@@ -168,7 +176,57 @@ ReadChannel(int row, MemoryContext context)
 										TextValue(row, 11, context),
 										TextValue(row, 12, context));
 	MemoryContextSwitchTo(old);
+	if (channel->is_mail && channel->render->mail_from == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a mail needs a sender")));
 	return channel;
+}
+
+/* A row of channels to be read, and what becomes of it. */
+typedef struct ChannelRow
+{
+	int			row;
+	MemoryContext context;
+	LeaseChannel *channel;
+} ChannelRow;
+
+static bool
+TryReadChannel(void *arg)
+{
+	ChannelRow *x = arg;
+
+	x->channel = ReadChannel(x->row, x->context);
+	return true;
+}
+
+/*
+ * A channel whose row was made by hand, and cannot be used, is switched off:
+ * the others go on.  NULL then.
+ */
+static LeaseChannel *
+ReadOrDisable(int row, MemoryContext context)
+{
+	ChannelRow	x = {row, context, NULL};
+	ErrorData  *error;
+	const char *name;
+	const char *reason;
+	TimestampTz updated_at;
+	bool		isnull;
+
+	if (SubxactRun(TryReadChannel, &x, &error))
+		return x.channel;
+	if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT)
+		ReThrowError(error);
+	name = TextDatumGetCString(QueryValue(row, 1, &isnull));
+	updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
+	reason = error->detail == NULL ? error->message :
+		psprintf("%s: %s", error->message, error->detail);
+	if (LeaseDisable(name, updated_at, reason))
+		ereport(LOG,
+				(errmsg("coupon channel \"%s\" is switched off: %s", name, reason),
+				 errhint("Set it anew with coupon_channel_set.")));
+	return NULL;
 }
 
 static void
@@ -208,8 +266,10 @@ LeaseChannels(void)
 	n = QueryRun(&read_channels, NULL, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		LeaseChannel *channel = ReadChannel(i, context);
+		LeaseChannel *channel = ReadOrDisable(i, context);
 
+		if (channel == NULL)
+			continue;
 		old = MemoryContextSwitchTo(context);
 		channels = lappend(channels, channel);
 		MemoryContextSwitchTo(old);

@@ -223,6 +223,8 @@ Fire(const Sale *sale, TimestampTz now, int limit, Counts *counts)
 	while (RemindTakeFirst(&all, &channel, &minutes))
 		AddToOutbox(sale, channel, minutes, missed, &portion);
 	RemindMarkFired(portion.relation, sale->template_id, portion.rows, portion.n);
+	/* A crash must not take back what may have been sent: it would fire anew. */
+	ForceSyncCommit();
 	counts->rows += portion.n;
 	*(missed ? &counts->missed : &counts->fired) += portion.ndue;
 	return portion.n;

@@ -51,7 +51,8 @@ CREATE TABLE coupon_notification (
     template_id   bigint,
     minutes       smallint,
     task_id       bigint,
-    user_ids      bigint[] NOT NULL,
+    user_ids      bigint[] NOT NULL
+                  CHECK (cardinality(user_ids) > 0 AND array_position(user_ids, NULL) IS NULL),
     address       text,
     due_at        timestamptz NOT NULL,
     next_at       timestamptz NOT NULL,
