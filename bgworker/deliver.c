@@ -41,6 +41,7 @@
 #include "render.h"
 #include "retry.h"
 #include "status.h"
+#include "subxact.h"
 #include "transfer.h"
 #include "wake.h"
 
@@ -295,41 +296,41 @@ TakeFor(Lane *lane, MemoryContext context)
 	return pushes;
 }
 
-/* The same, but an error is this lane's alone. */
+/* What TakeIsolated asks for, and gets. */
+typedef struct Taking
+{
+	Lane	   *lane;
+	MemoryContext context;
+	List	   *pushes;
+} Taking;
+
+static bool
+Take(void *arg)
+{
+	Taking	   *taking = arg;
+
+	taking->pushes = TakeFor(taking->lane, taking->context);
+	return true;
+}
+
+/* TakeFor, but an error is this lane's alone. */
 static List *
 TakeIsolated(Lane *lane, MemoryContext context)
 {
-	MemoryContext old = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	List	   *volatile pushes = NIL;
+	Taking		taking = {lane, context, NIL};
+	ErrorData  *error;
+	TimestampTz now;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(old);
-	PG_TRY();
-	{
-		pushes = TakeFor(lane, context);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();		/* we are to leave */
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		StatusSetError(DutySlot(), psprintf("channel %s: %s", lane->name, error->message));
-		pushes = NIL;
-		lane->scanned_at = 0;
-		lane->look_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), FAILED_PAUSE);
-		careful_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), CAREFUL_TIME);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(old);
-	CurrentResourceOwner = owner;
-	return pushes;
+	if (SubxactRun(Take, &taking, &error))
+		return taking.pushes;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);	/* we are to leave */
+	StatusSetError(DutySlot(), psprintf("channel %s: %s", lane->name, error->message));
+	now = GetCurrentTimestamp();
+	lane->scanned_at = 0;
+	lane->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
+	careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
+	return NIL;
 }
 
 /* A reminder is of no use when the sale has begun, or is no more. */
