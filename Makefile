@@ -59,6 +59,7 @@ OBJS = \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \
+	src/pace.o \
 	src/preview.o \
 	src/procedure.o \
 	src/put_off.o \
@@ -66,6 +67,7 @@ OBJS = \
 	src/receive.o \
 	src/remind.o \
 	src/remind_bitmap.o \
+	src/remind_mark.o \
 	src/remind_tick.o \
 	src/render.o \
 	src/render_channel.o \
@@ -76,6 +78,7 @@ OBJS = \
 	src/stage.o \
 	src/stat.o \
 	src/stock.o \
+	src/subxact.o \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \

@@ -41,13 +41,14 @@
 #include "render.h"
 #include "retry.h"
 #include "status.h"
+#include "subxact.h"
 #include "transfer.h"
 #include "wake.h"
 
 #define MAX_LANES 8				/* there are five channels */
 #define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
-#define RESCAN_PAUSE 1000		/* ms between two looks behind the cursor */
+#define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
@@ -62,7 +63,7 @@ typedef struct Lane
 	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
 	int			in_flight;
-	LeaseCursor cursor;			/* only pushes behind it are looked for */
+	TimestampTz from;			/* earlier pushes were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	TimestampTz look_at;		/* when the queue may have something for us */
 } Lane;
@@ -249,9 +250,17 @@ Record(void)
 	LeaseRecord(answers, nanswers);
 	for (int i = 0; i < nanswers; i++)
 	{
-		if (answers[i].gone)
+		if (answers[i].gone &&
 			LeaseDisable(answers[i].channel, answers[i].version,
-						 "the receiver answered 410 Gone");
+						 "the receiver answered 410 Gone"))
+		{
+			ereport(LOG,
+					(errmsg("coupon channel \"%s\" is switched off: the receiver answered 410 Gone",
+							answers[i].channel),
+					 errhint("Set it anew, or SELECT coupon_channel_enable('%s').",
+							 answers[i].channel)));
+			loaded_at = 0;
+		}
 	}
 }
 
@@ -267,12 +276,11 @@ TakeFor(Lane *lane, MemoryContext context)
 
 	if (TimestampDifferenceExceeds(lane->scanned_at, now, RESCAN_PAUSE))
 	{
-		lane->cursor.next_at = DT_NOBEGIN;
-		lane->cursor.id = 0;
+		lane->from = DT_NOBEGIN;
 		lane->scanned_at = now;
 	}
 	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(lane->channel, free, &lane->cursor,
+	pushes = LeaseTake(lane->channel, free, &lane->from,
 					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
 	if (list_length(pushes) == free)
@@ -288,41 +296,41 @@ TakeFor(Lane *lane, MemoryContext context)
 	return pushes;
 }
 
-/* The same, but an error is this lane's alone. */
+/* What TakeIsolated asks for, and gets. */
+typedef struct Taking
+{
+	Lane	   *lane;
+	MemoryContext context;
+	List	   *pushes;
+} Taking;
+
+static bool
+Take(void *arg)
+{
+	Taking	   *taking = arg;
+
+	taking->pushes = TakeFor(taking->lane, taking->context);
+	return true;
+}
+
+/* TakeFor, but an error is this lane's alone. */
 static List *
 TakeIsolated(Lane *lane, MemoryContext context)
 {
-	MemoryContext old = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	List	   *volatile pushes = NIL;
+	Taking		taking = {lane, context, NIL};
+	ErrorData  *error;
+	TimestampTz now;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(old);
-	PG_TRY();
-	{
-		pushes = TakeFor(lane, context);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();		/* we are to leave */
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		StatusSetError(DutySlot(), psprintf("channel %s: %s", lane->name, error->message));
-		pushes = NIL;
-		lane->scanned_at = 0;
-		lane->look_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), FAILED_PAUSE);
-		careful_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), CAREFUL_TIME);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(old);
-	CurrentResourceOwner = owner;
-	return pushes;
+	if (SubxactRun(Take, &taking, &error))
+		return taking.pushes;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);	/* we are to leave */
+	StatusSetError(DutySlot(), psprintf("channel %s: %s", lane->name, error->message));
+	now = GetCurrentTimestamp();
+	lane->scanned_at = 0;
+	lane->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
+	careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
+	return NIL;
 }
 
 /* A reminder is of no use when the sale has begun, or is no more. */
@@ -331,6 +339,36 @@ IsTooLate(const RenderPush *push)
 {
 	return strcmp(push->kind, "reminder") == 0 &&
 		(!push->has_start || push->start <= GetCurrentTimestamp());
+}
+
+/*
+ * Whom a mail goes to, up to a NULL: more than one where it was cut for a
+ * channel of another kind.  A user id is an address for gateways only.
+ */
+static const char **
+Mailboxes(const RenderPush *push)
+{
+	const char **list = palloc((push->nrecipients + 1) * sizeof(char *));
+	int			n = 0;
+
+	for (int i = 0; i < push->nrecipients; i++)
+	{
+		const char *address = push->recipients[i].address;
+
+		if (address != NULL && RenderIsMailAddress(address))
+			list[n++] = address;
+	}
+	list[n] = NULL;
+	return list;
+}
+
+/* Why it can never be sent, NULL if it can. */
+static const char *
+WhatIsBroken(const LeasedPush *leased)
+{
+	if (leased->broken == NULL && for_mail && Mailboxes(&leased->push)[0] == NULL)
+		return "the user has no mail address: see coupon_contact_set";
+	return leased->broken;
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
@@ -359,19 +397,15 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 {
 	TransferRequest request = {channel->endpoint, channel->username, channel->password,
 	channel->timeout};
-	const char *mail_to[] = {NULL, NULL};
 	StringInfoData body;
 	const char **headers = NULL;
 
 	initStringInfo(&body);
 	if (for_mail)
 	{
-		mail_to[0] = leased->push.recipients[0].address;
-		if (mail_to[0] == NULL)
-			mail_to[0] = psprintf(INT64_FORMAT, leased->push.recipients[0].user_id);
 		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
-		request.mail_to = mail_to;
+		request.mail_to = Mailboxes(&leased->push);
 	}
 	else
 	{
@@ -391,13 +425,15 @@ Send(Lane *lane, const LeasedPush *leased)
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
+	const char *broken;
 	Flight	   *flight;
 
-	if (leased->broken != NULL || IsTooLate(&leased->push))
+	broken = WhatIsBroken(leased);
+	if (broken != NULL || IsTooLate(&leased->push))
 	{
-		known.verdict = leased->broken != NULL ? LEASE_DEAD : LEASE_MISSED;
-		if (leased->broken != NULL)
-			strlcpy(known.error, leased->broken, sizeof(known.error));
+		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
+		if (broken != NULL)
+			strlcpy(known.error, broken, sizeof(known.error));
 		known.sent_at = DT_NOBEGIN;
 		*NewAnswer() = known;
 		return;

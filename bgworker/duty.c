@@ -88,11 +88,18 @@ DutySlot(void)
 
 /*
  * DutySocket returns a descriptor that is readable when there is something to
- * do, -1 for none.
+ * do, -1 for none: while the duty for it rests after a failure, nobody would
+ * read there, and it must not keep us from sleeping.
  */
 int
 DutySocket(void)
 {
+	for (int i = 0; i < lengthof(duties); i++)
+	{
+		if (duties[i].process == process && (duties[i].reasons & DUTY_SOCKET) &&
+			runs[i].backoff > 0)
+			return -1;
+	}
 	return TransferSocket();
 }
 

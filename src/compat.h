@@ -7,6 +7,7 @@
 #define COUPON_COMPAT_H
 
 #include "access/genam.h"
+#include "access/tableam.h"
 #include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
@@ -38,6 +39,19 @@
 #else
 #define CompatExecInsertIndexTuples(info, slot, estate, conflict) \
 	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL)
+#endif
+
+/* After an update: entries for the new version of a row. */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes CompatUpdateIndexes;
+#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
+	((indexes) == TU_None ? NIL : \
+	 ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL, \
+						   (indexes) == TU_Summarizing))
+#else
+typedef bool CompatUpdateIndexes;
+#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
+	((indexes) ? ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL) : NIL)
 #endif
 
 #if PG_VERSION_NUM >= 160000

@@ -33,6 +33,7 @@ int			coupon_keep_tasks = 90;
 int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
+int			coupon_task_share = 33;
 
 /* Names are taken as they are written: no folding to lower case. */
 static bool
@@ -298,12 +299,23 @@ GucInit(void)
 
 	DefineCustomIntVariable("coupon.max_attempts",
 							"Sets how many times the worker tries to deliver a push.",
-							"The pauses double from a second to an hour; 12 attempts take about an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
+							"The pauses double from a second to an hour; 12 attempts take about half an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
 							&coupon_max_attempts,
 							12,
 							1,
 							100,
 							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.task_share",
+							"Sets how much of the server's cores distributions use while claims are served.",
+							"In percent, of all runners together. 100 lets them take what they can get. From 1 to 100.",
+							&coupon_task_share,
+							33,
+							1,
+							100,
+							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
 

@@ -13,12 +13,12 @@
  * each lease, and an answer is recorded only for the attempt that it belongs
  * to, so that one that comes late changes nothing.
  *
- * LeaseTake walks an index by (next_at, id).  In front of it lie rows that are
- * leased, and entries of rows that have gone and that an old snapshot somewhere
- * may keep from being cleaned away; a cursor spares reading them again at each
- * look.  Rows can appear behind the cursor (their transaction was slow, a lease
- * has run out), so the caller begins anew when it finds nothing, and from time
- * to time.
+ * LeaseTake walks an index by next_at.  In front lie rows that are leased, and
+ * entries of rows that have gone and that an old snapshot somewhere may keep
+ * from being cleaned away; the caller keeps where the last look has stopped, so
+ * that they need not be read again.  Rows can appear before that place (their
+ * transaction was slow, a lease has run out), so he begins anew from time to
+ * time.
  *
  * Rows that somebody has changed by hand may be anything.  What cannot be sent
  * is marked as broken, and stops neither the others nor the channels.
@@ -41,6 +41,7 @@
 #include "errors.h"
 #include "lease.h"
 #include "query.h"
+#include "subxact.h"
 
 static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
@@ -50,15 +51,15 @@ static OwnerQuery read_channels = {
 };
 
 static OwnerQuery take = {
-	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $6"
-	" WHERE n.id = ANY (ARRAY("
-	"  SELECT w.id FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at <= $2 AND (w.next_at, w.id) > ($3, $4)"
+	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
+	" WHERE n.ctid = ANY (ARRAY("
+	"  SELECT w.ctid FROM %1$s.coupon_notification w"
+	"  WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3"
 	"  AND (w.leased_until IS NULL OR w.leased_until <= $2)"
-	"  ORDER BY w.next_at, w.id LIMIT $5 FOR UPDATE SKIP LOCKED))"
+	"  ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"
 	" RETURNING n.id, n.next_at, n.attempts, n.attempts - n.first_attempt, n.kind,"
 	"  n.template_id, n.minutes, n.task_id, n.address, n.user_ids",
-	6, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, TIMESTAMPTZOID}
+	5, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
 };
 
 static OwnerQuery read_templates = {
@@ -129,7 +130,7 @@ static OwnerQuery look_ahead = {
 	"SELECT EXISTS (SELECT FROM %1$s.coupon_notification w"
 	"  WHERE w.channel = $1 AND w.next_at <= $2),"
 	" (SELECT w.next_at FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at > $2 ORDER BY w.next_at, w.id LIMIT 1)",
+	"  WHERE w.channel = $1 AND w.next_at > $2 ORDER BY w.next_at LIMIT 1)",
 	2, {TEXTOID, TIMESTAMPTZOID}
 };
 
@@ -288,22 +289,16 @@ ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
 }
 
 static LeasedPush *
-ReadPush(const LeaseChannel *channel, int row, LeaseCursor *cursor, MemoryContext context)
+ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext context)
 {
 	LeasedPush *leased = MemoryContextAllocZero(context, sizeof(LeasedPush));
 	RenderPush *push = &leased->push;
 	MemoryContext old;
 	bool		isnull;
-	TimestampTz next_at = DatumGetTimestampTz(QueryValue(row, 2, &isnull));
 	Datum		users;
 
 	push->id = DatumGetInt64(QueryValue(row, 1, &isnull));
-	if (next_at > cursor->next_at ||
-		(next_at == cursor->next_at && push->id > cursor->id))
-	{
-		cursor->next_at = next_at;
-		cursor->id = push->id;
-	}
+	*from = Max(*from, DatumGetTimestampTz(QueryValue(row, 2, &isnull)));
 	leased->attempts = DatumGetInt32(QueryValue(row, 3, &isnull));
 	leased->tries = DatumGetInt32(QueryValue(row, 4, &isnull));
 	push->kind = TextValue(row, 5, context);
@@ -438,17 +433,17 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 }
 
 /*
- * LeaseTake takes up to limit pushes that are due behind the cursor, until the
- * time given, and moves the cursor; a List of LeasedPush, in the memory context
- * of the caller, valid as long as the channel.
+ * LeaseTake takes up to limit pushes that were due at "from" or later, until
+ * the time given, and moves "from" to the last of them; a List of LeasedPush,
+ * in the memory context of the caller, valid as long as the channel.
  */
 List *
-LeaseTake(const LeaseChannel *channel, int limit, LeaseCursor *cursor, TimestampTz until)
+LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz until)
 {
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext old;
 	QueryScope	scope;
-	Datum		args[6];
+	Datum		args[5];
 	List	   *pushes = NIL;
 	int			n;
 
@@ -456,14 +451,13 @@ LeaseTake(const LeaseChannel *channel, int limit, LeaseCursor *cursor, Timestamp
 	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel->name);
 	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	args[2] = TimestampTzGetDatum(cursor->next_at);
-	args[3] = Int64GetDatum(cursor->id);
-	args[4] = Int64GetDatum(limit);
-	args[5] = TimestampTzGetDatum(until);
+	args[2] = TimestampTzGetDatum(*from);
+	args[3] = Int64GetDatum(limit);
+	args[4] = TimestampTzGetDatum(until);
 	n = QueryRun(&take, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
-		LeasedPush *push = ReadPush(channel, i, cursor, context);
+		LeasedPush *push = ReadPush(channel, i, from, context);
 
 		old = MemoryContextSwitchTo(context);
 		pushes = lappend(pushes, push);
@@ -557,22 +551,24 @@ LeaseRecord(const LeaseAnswer *answers, int nanswers)
 }
 
 /*
- * LeaseDisable switches a channel off for the reason given, unless it has been
- * set anew since.
+ * LeaseDisable switches a channel off for the reason given, unless it is or has
+ * been set anew since; tells whether it did.
  */
-void
+bool
 LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason)
 {
 	QueryScope	scope;
 	Datum		args[3];
+	bool		done;
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel);
 	args[1] = TimestampTzGetDatum(updated_at);
 	args[2] = CStringGetTextDatum(reason);
-	QueryRun(&disable_channel, args, NULL);
+	done = QueryRun(&disable_channel, args, NULL) > 0;
 	QueryEnd(&scope);
+	return done;
 }
 
 /*

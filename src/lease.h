@@ -47,13 +47,6 @@ typedef struct LeasedPush
 	RenderRecipient *recipients;	/* those of the push */
 } LeasedPush;
 
-/* Where the last look at the queue of a channel has stopped. */
-typedef struct LeaseCursor
-{
-	TimestampTz next_at;
-	int64		id;
-} LeaseCursor;
-
 typedef enum LeaseVerdict
 {
 	LEASE_DELIVERED,
@@ -77,10 +70,10 @@ typedef struct LeaseAnswer
 } LeaseAnswer;
 
 extern List *LeaseChannels(void);
-extern List *LeaseTake(const LeaseChannel *channel, int limit, LeaseCursor *cursor,
+extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
 extern void LeaseRecord(const LeaseAnswer *answers, int nanswers);
-extern void LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
+extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
 extern TimestampTz LeaseLookAhead(const char *channel, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

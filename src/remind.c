@@ -133,6 +133,19 @@ RemindMoment(TimestampTz start, int minutes)
 }
 
 /*
+ * RemindPlace returns how many reminders of the bitmap fire before one.
+ */
+int
+RemindPlace(RemindBitmap bitmap, int channel, int minutes)
+{
+	RemindBitmap bit = RemindBit(channel, minutes);
+	RemindBitmap farther = RemindFrom(minutes + REMIND_STEP_MINUTES);
+	RemindBitmap same = RemindFrom(minutes) & ~farther;
+
+	return pg_popcount64(bitmap & (farther | (same & (bit - 1))));
+}
+
+/*
  * RemindIds fills in the ids of what has fired, in the order of the bits, and
  * returns their number.  Where somebody has changed one of the two by hand,
  * the ids are 0: those of no notification.
@@ -262,16 +275,9 @@ StoreRow(const Request *request, const Row *row)
 static bool
 TakeOutFired(const Request *request, Row *row)
 {
-	RemindBitmap before = row->fired;
-	int			place = 0;
-	int			channel,
-				minutes;
-	bool		withdrawn;
+	int			place = RemindPlace(row->fired, request->channel, request->minutes);
+	bool		withdrawn = OutboxWithdraw(row->ids[place], request->user_id);
 
-	while (RemindTakeFirst(&before, &channel, &minutes) &&
-		   RemindBit(channel, minutes) != request->bit)
-		place++;
-	withdrawn = OutboxWithdraw(row->ids[place], request->user_id);
 	row->fired &= ~request->bit;
 	row->nids--;
 	memmove(&row->ids[place], &row->ids[place + 1],

@@ -24,6 +24,7 @@
 	" FROM reminded WHERE reminded.id IS NOT NULL)"
 
 extern TimestampTz RemindMoment(TimestampTz start, int minutes);
+extern int	RemindPlace(RemindBitmap bitmap, int channel, int minutes);
 extern int	RemindIds(Datum notifications, bool isnull, RemindBitmap fired,
 					  int64 *ids);
 

@@ -30,8 +30,6 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
@@ -40,6 +38,7 @@
 #include "outbox.h"
 #include "query.h"
 #include "remind.h"
+#include "remind_mark.h"
 #include "remind_tick.h"
 
 PG_FUNCTION_INFO_V1(coupon_remind_tick);
@@ -59,18 +58,14 @@ typedef struct Sale
 	int			farthest;		/* minutes */
 } Sale;
 
-/* Rows that are due, locked, and what becomes of them. */
+/* Rows that are due, locked: as they will be, and what of them is new. */
 typedef struct Portion
 {
+	Oid			relation;
 	int			n;
-	Datum	   *tids;
-	int64	   *users;
-	RemindBitmap *fired;
+	RemindMark *rows;
 	RemindBitmap *due;
-	Datum	   *notifications;	/* of what had fired before */
-	bool	   *notifications_null;
-	int64	   *fresh;			/* ids of the due ones, row by row */
-	int		   *first_fresh;	/* of a row; n + 1 of them */
+	int			ndue;			/* bits of all rows */
 } Portion;
 
 /* What a tick has done. */
@@ -104,18 +99,9 @@ static OwnerQuery begun_sale = {
 };
 
 static OwnerQuery take_due = {
-	"SELECT ctid, user_id, bitmap, fired, notifications FROM %1$s.coupon_remind"
+	"SELECT ctid, user_id, bitmap, fired, notifications, tableoid FROM %1$s.coupon_remind"
 	" WHERE template_id = $1 AND next_minutes >= $2 LIMIT $3 FOR UPDATE SKIP LOCKED",
 	3, {INT8OID, INT2OID, INT4OID}
-};
-
-/* Row n has the ids from first to last of one flat array. */
-static OwnerQuery mark_fired = {
-	"UPDATE %1$s.coupon_remind r SET fired = u.fired::%1$s.remind_bitmap,"
-	" notifications = ($5)[u.first : u.last]"
-	" FROM unnest($1, $2, $3, $4) AS u (tid, fired, first, last)"
-	" WHERE r.ctid = u.tid",
-	5, {TIDARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID}
 };
 
 static OwnerQuery subscribed = {
@@ -134,44 +120,58 @@ MinutesDue(TimestampTz left)
 	return (int) ((left + USECS_PER_MINUTE - 1) / USECS_PER_MINUTE);
 }
 
+/* The ids of what has fired before, with room between them for what is due. */
+static int64 *
+PlaceOldIds(Datum notifications, bool isnull, RemindBitmap fired, RemindBitmap due)
+{
+	RemindBitmap all = fired | due;
+	int64	   *ids = palloc0(pg_popcount64(all) * sizeof(int64));
+	int64		old[REMIND_CHANNELS * REMIND_SLOTS];
+	int			channel,
+				minutes;
+
+	(void) RemindIds(notifications, isnull, fired, old);
+	for (int i = 0; RemindTakeFirst(&fired, &channel, &minutes); i++)
+		ids[RemindPlace(all, channel, minutes)] = old[i];
+	return ids;
+}
+
 /* Reads and locks rows that are due; at most "limit". */
 static void
 TakeDue(const Sale *sale, int minutes, int limit, Portion *portion)
 {
 	Datum		args[3];
 	bool		isnull;
-	int			n;
 
 	args[0] = Int64GetDatum(sale->template_id);
 	args[1] = Int16GetDatum(minutes);
 	args[2] = Int32GetDatum(limit);
-	n = portion->n = (int) QueryRun(&take_due, args, NULL);
-	portion->tids = palloc(n * sizeof(Datum));
-	portion->users = palloc(n * sizeof(int64));
-	portion->fired = palloc(n * sizeof(RemindBitmap));
-	portion->due = palloc(n * sizeof(RemindBitmap));
-	portion->notifications = palloc(n * sizeof(Datum));
-	portion->notifications_null = palloc(n * sizeof(bool));
-	portion->first_fresh = palloc((n + 1) * sizeof(int));
-	portion->first_fresh[0] = 0;
-	for (int i = 0; i < n; i++)
+	portion->n = (int) QueryRun(&take_due, args, NULL);
+	portion->rows = palloc(portion->n * sizeof(RemindMark));
+	portion->due = palloc(portion->n * sizeof(RemindBitmap));
+	portion->ndue = 0;
+	for (int i = 0; i < portion->n; i++)
 	{
-		portion->tids[i] = QueryValue(i, 1, &isnull);
-		portion->users[i] = DatumGetInt64(QueryValue(i, 2, &isnull));
-		portion->fired[i] = DatumGetRemindBitmap(QueryValue(i, 4, &isnull));
-		portion->due[i] = DatumGetRemindBitmap(QueryValue(i, 3, &isnull)) &
-			~portion->fired[i] & RemindFrom(minutes);
-		portion->notifications[i] = QueryValue(i, 5, &portion->notifications_null[i]);
-		portion->first_fresh[i + 1] = portion->first_fresh[i] +
-			pg_popcount64(portion->due[i]);
+		RemindMark *row = &portion->rows[i];
+		RemindBitmap fired = DatumGetRemindBitmap(QueryValue(i, 4, &isnull));
+		Datum		notifications;
+
+		row->bitmap = DatumGetRemindBitmap(QueryValue(i, 3, &isnull));
+		portion->due[i] = row->bitmap & ~fired & RemindFrom(minutes);
+		portion->ndue += pg_popcount64(portion->due[i]);
+		row->fired = fired | portion->due[i];
+		row->nids = pg_popcount64(row->fired);
+		notifications = QueryValue(i, 5, &isnull);
+		row->ids = PlaceOldIds(notifications, isnull, fired, portion->due[i]);
+		row->tid = *(ItemPointer) DatumGetPointer(QueryValue(i, 1, &isnull));
+		row->user_id = DatumGetInt64(QueryValue(i, 2, &isnull));
+		portion->relation = DatumGetObjectId(QueryValue(i, 6, &isnull));
 	}
-	portion->fresh = palloc(portion->first_fresh[n] * sizeof(int64));
 }
 
 /* Puts one kind of reminder into the outbox for all rows that have it due. */
 static void
-AddToOutbox(const Sale *sale, int channel, int minutes, bool missed,
-			Portion *portion, int *nfresh)
+AddToOutbox(const Sale *sale, int channel, int minutes, bool missed, Portion *portion)
 {
 	RemindBitmap bit = RemindBit(channel, minutes);
 	int64	   *users = palloc(portion->n * sizeof(int64));
@@ -182,7 +182,7 @@ AddToOutbox(const Sale *sale, int channel, int minutes, bool missed,
 	for (int i = 0; i < portion->n; i++)
 	{
 		if (portion->due[i] & bit)
-			users[n++] = portion->users[i];
+			users[n++] = portion->rows[i].user_id;
 	}
 	event.kind = REMIND_KIND;
 	event.channel = RemindChannelName(channel);
@@ -196,82 +196,13 @@ AddToOutbox(const Sale *sale, int channel, int minutes, bool missed,
 	n = 0;
 	for (int i = 0; i < portion->n; i++)
 	{
+		RemindMark *row = &portion->rows[i];
+
 		if (portion->due[i] & bit)
-			portion->fresh[portion->first_fresh[i] + nfresh[i]++] = ids[n++];
+			row->ids[RemindPlace(row->fired, channel, minutes)] = ids[n++];
 	}
 	pfree(users);
 	pfree(ids);
-}
-
-/*
- * All ids of a row in the order of the bits: those that it had, and the fresh
- * ones.  Returns their number.
- */
-static int
-MergeIds(const Portion *portion, int i, Datum *merged)
-{
-	RemindBitmap rest = portion->fired[i] | portion->due[i];
-	int64		old[REMIND_CHANNELS * REMIND_SLOTS];
-	const int64 *fresh = portion->fresh + portion->first_fresh[i];
-	int			nold = 0;
-	int			n = 0;
-	int			channel,
-				minutes;
-
-	(void) RemindIds(portion->notifications[i], portion->notifications_null[i],
-					 portion->fired[i], old);
-	while (RemindTakeFirst(&rest, &channel, &minutes))
-		merged[n++] = Int64GetDatum(portion->due[i] & RemindBit(channel, minutes) ?
-									*fresh++ : old[nold++]);
-	return n;
-}
-
-static Datum
-MakeArray(Datum *elements, int n, Oid type)
-{
-	if (type == TIDOID)
-		return PointerGetDatum(construct_array(elements, n, type, sizeof(ItemPointerData),
-											   false, TYPALIGN_SHORT));
-	if (type == INT4OID)
-		return PointerGetDatum(construct_array(elements, n, type, sizeof(int32),
-											   true, TYPALIGN_INT));
-	return PointerGetDatum(construct_array(elements, n, type, sizeof(int64),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-}
-
-static void
-MarkFired(const Portion *portion)
-{
-	int			n = portion->n;
-	Datum	   *fired = palloc(n * sizeof(Datum));
-	Datum	   *first = palloc(n * sizeof(Datum));
-	Datum	   *last = palloc(n * sizeof(Datum));
-	Datum	   *ids;
-	Datum		args[5];
-	int			nids = 0;
-
-	for (int i = 0; i < n; i++)
-		nids += pg_popcount64(portion->fired[i] | portion->due[i]);
-	ids = palloc(nids * sizeof(Datum));
-	nids = 0;
-	for (int i = 0; i < n; i++)
-	{
-		fired[i] = RemindBitmapGetDatum(portion->fired[i] | portion->due[i]);
-		first[i] = Int32GetDatum(nids + 1);
-		nids += MergeIds(portion, i, ids + nids);
-		last[i] = Int32GetDatum(nids);
-	}
-	args[0] = MakeArray(portion->tids, n, TIDOID);
-	args[1] = MakeArray(fired, n, INT8OID);
-	args[2] = MakeArray(first, n, INT4OID);
-	args[3] = MakeArray(last, n, INT4OID);
-	args[4] = MakeArray(ids, nids, INT8OID);
-	/* Not marked, they would fire again. */
-	if (QueryRun(&mark_fired, args, NULL) != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-				 errmsg("reminders cannot be marked as fired"),
-				 errhint("Look for triggers on coupon_remind.")));
 }
 
 /* Fires at most so many rows of a sale; returns how many it has taken. */
@@ -279,23 +210,23 @@ static int
 Fire(const Sale *sale, TimestampTz now, int limit, Counts *counts)
 {
 	bool		missed = sale->start <= now;
-	Portion		portion;
+	Portion		portion = {0};
 	RemindBitmap all = 0;
-	int		   *nfresh;
 	int			channel,
 				minutes;
 
 	TakeDue(sale, MinutesDue(sale->start - now), limit, &portion);
 	if (portion.n == 0)
 		return 0;
-	nfresh = palloc0(portion.n * sizeof(int));
 	for (int i = 0; i < portion.n; i++)
 		all |= portion.due[i];
 	while (RemindTakeFirst(&all, &channel, &minutes))
-		AddToOutbox(sale, channel, minutes, missed, &portion, nfresh);
-	MarkFired(&portion);
+		AddToOutbox(sale, channel, minutes, missed, &portion);
+	RemindMarkFired(portion.relation, sale->template_id, portion.rows, portion.n);
+	/* A crash must not take back what may have been sent: it would fire anew. */
+	ForceSyncCommit();
 	counts->rows += portion.n;
-	*(missed ? &counts->missed : &counts->fired) += portion.first_fresh[portion.n];
+	*(missed ? &counts->missed : &counts->fired) += portion.ndue;
 	return portion.n;
 }
 

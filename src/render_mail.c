@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "errors.h"
 #include "render.h"
 #include "render_text.h"
 
@@ -132,10 +133,15 @@ void
 RenderMail(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
 		   StringInfo mail)
 {
-	const char *domain = strchr(channel->mail_from, '@');
+	const char *domain;
 	StringInfoData subject,
 				body;
 
+	if (channel->mail_from == NULL) /* a row that was made by hand */
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a mail needs a sender")));
+	domain = strchr(channel->mail_from, '@');
 	initStringInfo(&subject);
 	initStringInfo(&body);
 	RenderTexts(push, &subject, &body);

@@ -55,7 +55,7 @@ static const char *const state_names[] = {
 
 static OwnerQuery read_task = {
 	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, notify,"
-	" shop_number"
+	" submitted_at, shop_number"
 	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
 	2, {INT8OID, INT8ARRAYOID}
@@ -107,8 +107,9 @@ static OwnerQuery fail_task = {
 	"UPDATE %1$s.coupon_task SET state = 'failed', fail_reason = $2,"
 	" finished_at = pg_catalog.clock_timestamp()"
 	" WHERE id OPERATOR(pg_catalog.=) $1"
-	" AND state IN ('pending', 'in_progress')",
-	2, {INT8OID, TEXTOID}
+	" AND state IN ('pending', 'in_progress')"
+	" AND submitted_at OPERATOR(pg_catalog.=) $3",
+	3, {INT8OID, TEXTOID, TIMESTAMPTZOID}
 };
 
 static OwnerQuery task_totals = {
@@ -209,7 +210,8 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
 		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
 		task->notify = ChannelBits(DatumGetArrayTypeP(QueryValue(0, 6, &isnull)));
-		task->shop_number = DatumGetInt64(QueryValue(0, 7, &isnull));
+		task->submitted_at = DatumGetTimestampTz(QueryValue(0, 7, &isnull));
+		task->shop_number = DatumGetInt64(QueryValue(0, 8, &isnull));
 		task->has_shop = !isnull;
 	}
 	QueryEnd(&scope);
@@ -260,17 +262,19 @@ TaskEnd(int64 task_id, TaskState state)
 
 /*
  * TaskFail stops a task for a reason that somebody has to look at; what is
- * left of it can be submitted again.
+ * left of it can be submitted again.  It goes on where that has been done
+ * already, since the submission that the reason is about.
  */
 void
-TaskFail(int64 task_id, const char *reason)
+TaskFail(int64 task_id, TimestampTz submitted_at, const char *reason)
 {
-	Datum		args[2];
+	Datum		args[3];
 	QueryScope	scope;
 
 	QueryBegin(&scope);
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(reason);
+	args[2] = TimestampTzGetDatum(submitted_at);
 	QueryRun(&fail_task, args, NULL);
 	QueryEnd(&scope);
 }

@@ -136,6 +136,12 @@ static OwnerQuery next_reminded = {
 	2, {INT8OID, TIMESTAMPTZOID}
 };
 
+/*
+ * Nobody waits for rows of a sale that has begun, and each batch steps over the
+ * dead entries of those before it while an old snapshot keeps them.
+ */
+#define REMINDERS_IN_A_BATCH (INT64CONST(20) * coupon_batch_size)
+
 static OwnerQuery purge_reminders = {
 	"DELETE FROM %1$s.coupon_remind WHERE ctid = ANY (ARRAY("
 	" SELECT r.ctid FROM %1$s.coupon_remind r WHERE r.template_id = $1"
@@ -353,10 +359,10 @@ PurgeReminderBatch(int64 *template_id, TimestampTz before, bool *more, uint64 *t
 		uint64		n;
 
 		*template_id = DatumGetInt64(args[0]);
-		args[1] = Int64GetDatum(coupon_batch_size);
+		args[1] = Int64GetDatum(REMINDERS_IN_A_BATCH);
 		n = QueryRun(&purge_reminders, args, NULL);
 		*total += n;
-		*more = n == coupon_batch_size;
+		*more = n == REMINDERS_IN_A_BATCH;
 	}
 	TidyCommit(&scope);
 	return found;

@@ -51,7 +51,8 @@ CREATE TABLE coupon_notification (
     template_id   bigint,
     minutes       smallint,
     task_id       bigint,
-    user_ids      bigint[] NOT NULL,
+    user_ids      bigint[] NOT NULL
+                  CHECK (cardinality(user_ids) > 0 AND array_position(user_ids, NULL) IS NULL),
     address       text,
     due_at        timestamptz NOT NULL,
     next_at       timestamptz NOT NULL,
@@ -71,7 +72,7 @@ COMMENT ON COLUMN coupon_notification.next_at IS 'not to be sent before';
 COMMENT ON COLUMN coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
 COMMENT ON COLUMN coupon_notification.first_attempt IS 'attempts before the last replay';
 COMMENT ON COLUMN coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
-CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at, id);
+CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at);
 
 CREATE TABLE coupon_notification_history (
     id           bigint PRIMARY KEY,

@@ -34,6 +34,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
+           OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
                'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
@@ -73,6 +74,8 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     -- For the policies of pushes: which templates are of one's shop.
     SELECT 'TABLE @extschema@.coupon_template', 'SELECT (id, shop_number)'
     WHERE kind = 'monitor'
+    UNION ALL
+    SELECT 'TYPE @extschema@.remind_bitmap', 'USAGE'
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
     $$
@@ -149,7 +152,8 @@ DECLARE
 BEGIN
     FOR r IN SELECT p.oid::regprocedure AS f FROM pg_proc p
              WHERE p.pronamespace = '@extschema@'::regnamespace
-               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard')
+               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard'
+                    OR p.proname ~ '^remind_bitmap(_|$)')
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                              AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
@@ -157,6 +161,7 @@ BEGIN
     END LOOP;
 END
 $$;
+REVOKE ALL ON TYPE remind_bitmap FROM PUBLIC;
 
 -- The launcher starts a worker here.
 SELECT @extschema@.coupon_worker_wake();
