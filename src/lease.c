@@ -43,11 +43,19 @@
 #include "query.h"
 #include "subxact.h"
 
+/*
+ * None where the pushes arrive by subscription: the publisher sends them, and
+ * what were moved here would conflict with what he moves.
+ */
 static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
 	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
 	" updated_at, secret, headers, body_template, mail_from"
-	" FROM %1$s.coupon_channel ORDER BY channel"
+	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_subscription_rel s"
+	"  JOIN pg_class q ON q.oid = s.srrelid AND q.relname = 'coupon_notification'"
+	"  JOIN pg_class c ON c.relnamespace = q.relnamespace"
+	"  WHERE c.oid = coupon_channel.tableoid)"
+	" ORDER BY channel"
 };
 
 static OwnerQuery take = {
