@@ -252,6 +252,9 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	is(scalar(arrived('ok/mended')), 3, 'broken channels: all of it');
 
 	my $before = $node->safe_psql('postgres', q{SELECT pid FROM coupon_stat_worker WHERE database = 'postgres' AND kind = 'worker'});
+	my ($rc, $out, $err) = $node->psql('postgres', "$insert VALUES (11, 'ch4', 'test', '{}', 'x', 0, now(), now())");
+	like($err, qr/coupon_notification_user_ids_check/, 'poisoned pushes: one without recipients is refused');
+	sql('ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_user_ids_check');
 	sql(qq{BEGIN;
 		$insert VALUES (11, 'ch4', 'test', '{NULL}', 'x', 0, now(), now() - interval '1 h'), (12, 'ch4', 'test', '{}', 'x', 0, now(), now() - interval '1 h'),
 			(13, 'ch4', 'test', '{{1,2},{3,4}}', 'x', 0, now(), now() - interval '1 h'), (14, 'ch4', 'reminder', '{1}', NULL, 0, now(), '-infinity'),
