@@ -56,6 +56,7 @@ OBJS = \
 	src/insert.o \
 	src/journal.o \
 	src/lease.o \
+	src/lease_channel.o \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \

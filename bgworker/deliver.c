@@ -49,6 +49,8 @@
 #define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
 #define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
+#define RESCAN_SHARE 10			/* ... or so many times what such a look takes */
+#define OVERTAKEN 100			/* ms by which commits are out of order as a rule */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
@@ -65,6 +67,7 @@ typedef struct Lane
 	int			in_flight;
 	TimestampTz from;			/* earlier pushes were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
+	int			rescan_pause;	/* ms until that is to be done again */
 	TimestampTz look_at;		/* when the queue may have something for us */
 } Lane;
 
@@ -153,11 +156,6 @@ LoadChannels(void)
 
 		if (!channel->enabled)
 			continue;
-		if (channel->broken != NULL)
-		{
-			LeaseDisable(channel->name, channel->updated_at, channel->broken);
-			continue;
-		}
 		any_mail |= channel->is_mail;
 		if (channel->is_mail == for_mail)
 			SetChannel(LaneOf(channel->name), channel);
@@ -264,17 +262,39 @@ Record(void)
 	}
 }
 
-/* Lease for one lane; the pushes live in the memory context given. */
+/* When to look again although nobody wakes us; "all" was looked at now. */
+static void
+PlanNextLook(Lane *lane, TimestampTz now, bool all)
+{
+	bool		any_due;
+	TimestampTz again;
+
+	lane->look_at = LeaseLookAhead(lane->name, all ? DT_NOBEGIN : now, &any_due);
+	again = TimestampTzPlusMilliseconds(lane->scanned_at, lane->rescan_pause + 1);
+	/* Those due that we did not get are in flight, or another's for a while. */
+	if (!all || any_due)
+		lane->look_at = Min(lane->look_at, Max(again, now));
+	lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
+	/* What is committed out of order is found when all is looked at. */
+	lane->from = Max(lane->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
+}
+
+/*
+ * Lease for one lane; the pushes live in the memory context given.  A look from
+ * the beginning may have to pass all that was delivered since some old snapshot
+ * was taken: it is made the more seldom, the longer it takes.
+ */
 static List *
 TakeFor(Lane *lane, MemoryContext context)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int			free = FreePlaces(lane);
+	bool		all = TimestampDifferenceExceeds(lane->scanned_at, now,
+												 lane->rescan_pause);
 	MemoryContext old;
 	List	   *pushes;
-	bool		any_due;
 
-	if (TimestampDifferenceExceeds(lane->scanned_at, now, RESCAN_PAUSE))
+	if (all)
 	{
 		lane->from = DT_NOBEGIN;
 		lane->scanned_at = now;
@@ -284,15 +304,12 @@ TakeFor(Lane *lane, MemoryContext context)
 					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
 	if (list_length(pushes) == free)
-	{
 		lane->look_at = 0;
-		return pushes;
-	}
-	/* Those due that we did not get are in flight, or another's for a while. */
-	lane->look_at = LeaseLookAhead(lane->name, &any_due);
-	lane->look_at = Min(lane->look_at,
-						TimestampTzPlusMilliseconds(now, any_due ? RESCAN_PAUSE + 1 :
-													LONGEST_PAUSE));
+	else
+		PlanNextLook(lane, now, all);
+	if (all)
+		lane->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
+								 TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
 	return pushes;
 }
 
@@ -552,7 +569,11 @@ long
 DeliverDuty(bool woken)
 {
 	if (woken)
-		StartAnew();
+	{
+		loaded_at = 0;
+		for (int i = 0; i < nlanes; i++)
+			lanes[i].look_at = 0;
+	}
 	return Turn();
 }
 

@@ -21,7 +21,7 @@
  * time.
  *
  * Rows that somebody has changed by hand may be anything.  What cannot be sent
- * is marked as broken, and stops neither the others nor the channels.
+ * is marked as broken, and does not stop the others.
  *
  * What is recorded need not be on disk: if a crash takes it away, the push is
  * sent once more, under the same id.  What a push tells of must be on disk
@@ -35,28 +35,10 @@
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
-#include "errors.h"
 #include "lease.h"
 #include "query.h"
-#include "subxact.h"
-
-/*
- * None where the pushes arrive by subscription: the publisher sends them, and
- * what were moved here would conflict with what he moves.
- */
-static OwnerQuery read_channels = {
-	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
-	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
-	" updated_at, secret, headers, body_template, mail_from"
-	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_subscription_rel s"
-	"  JOIN pg_class q ON q.oid = s.srrelid AND q.relname = 'coupon_notification'"
-	"  JOIN pg_class c ON c.relnamespace = q.relnamespace"
-	"  WHERE c.oid = coupon_channel.tableoid)"
-	" ORDER BY channel"
-};
 
 static OwnerQuery take = {
 	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
@@ -74,11 +56,6 @@ static OwnerQuery read_templates = {
 	"SELECT t.id, t.name, t.receive_start FROM %1$s.coupon_template t"
 	" WHERE t.id = ANY ($1)",
 	1, {INT8ARRAYOID}
-};
-
-static OwnerQuery read_messages = {
-	"SELECT m.kind, m.subject, m.body FROM %1$s.coupon_message m WHERE m.channel = $1",
-	1, {TEXTOID}
 };
 
 static OwnerQuery read_contacts = {
@@ -127,150 +104,14 @@ static OwnerQuery record_retries = {
 	ANSWER_NARGS, ANSWER_TYPES
 };
 
-static OwnerQuery disable_channel = {
-	"UPDATE %1$s.coupon_channel SET enabled = false, disabled_reason = $3"
-	" WHERE channel = $1 AND updated_at = $2 AND enabled",
-	3, {TEXTOID, TIMESTAMPTZOID, TEXTOID}
-};
-
 /* What is due lies before what is not. */
 static OwnerQuery look_ahead = {
 	"SELECT EXISTS (SELECT FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at <= $2),"
+	"  WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3),"
 	" (SELECT w.next_at FROM %1$s.coupon_notification w"
 	"  WHERE w.channel = $1 AND w.next_at > $2 ORDER BY w.next_at LIMIT 1)",
-	2, {TEXTOID, TIMESTAMPTZOID}
+	3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
-
-/* A text of the last result as UTF-8, in memory of the caller's; NULL for null. */
-static const char *
-TextValue(int row, int column, MemoryContext context)
-{
-	MemoryContext old;
-	bool		isnull;
-	Datum		value = QueryValue(row, column, &isnull);
-	const char *result = NULL;
-
-	old = MemoryContextSwitchTo(context);
-	if (!isnull)
-		result = RenderUtf8(TextDatumGetCString(value));
-	MemoryContextSwitchTo(old);
-	return result;
-}
-
-static bool
-IsMail(const char *endpoint)
-{
-	return pg_strncasecmp(endpoint, "smtp", 4) == 0;
-}
-
-/*
- * What rendering needs of the channel, in the current memory context.  The
- * error that is caught comes from checks of texts alone, so there is nothing to
- * roll back.
- */
-static void
-MakeRender(LeaseChannel *channel, const char *secret, Jsonb *headers,
-		   const char *body_template, const char *mail_from)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	if (channel->is_mail && mail_from == NULL)
-	{
-		channel->broken = "mail_from is missing";
-		return;
-	}
-	PG_TRY();
-	{
-		channel->render = RenderChannelMake(secret, headers, body_template, mail_from);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT)
-			PG_RE_THROW();
-		FlushErrorState();
-		channel->broken = error->message;
-	}
-	PG_END_TRY();
-}
-
-static LeaseChannel *
-ReadChannel(int row, MemoryContext context)
-{
-	LeaseChannel *channel = MemoryContextAllocZero(context, sizeof(LeaseChannel));
-	MemoryContext old;
-	bool		isnull;
-	Datum		headers;
-
-	channel->name = TextValue(row, 1, context);
-	channel->endpoint = TextValue(row, 2, context);
-	channel->username = TextValue(row, 3, context);
-	channel->password = TextValue(row, 4, context);
-	channel->is_mail = IsMail(channel->endpoint);
-	channel->enabled = DatumGetBool(QueryValue(row, 5, &isnull));
-	channel->max_in_flight = DatumGetInt32(QueryValue(row, 6, &isnull));
-	channel->timeout = DatumGetInt32(QueryValue(row, 7, &isnull));
-	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
-	headers = QueryValue(row, 10, &isnull);
-	old = MemoryContextSwitchTo(context);
-	MakeRender(channel, TextValue(row, 9, context), DatumGetJsonbP(headers),
-			   TextValue(row, 11, context), TextValue(row, 12, context));
-	MemoryContextSwitchTo(old);
-	return channel;
-}
-
-static void
-ReadMessages(LeaseChannel *channel, MemoryContext context)
-{
-	Datum		arg = CStringGetTextDatum(channel->name);
-	MemoryContext old;
-
-	channel->nmessages = QueryRun(&read_messages, &arg, NULL);
-	old = MemoryContextSwitchTo(context);
-	channel->messages = palloc(channel->nmessages * sizeof(LeaseMessage));
-	MemoryContextSwitchTo(old);
-	for (int i = 0; i < channel->nmessages; i++)
-	{
-		channel->messages[i].kind = TextValue(i, 1, context);
-		channel->messages[i].subject = TextValue(i, 2, context);
-		channel->messages[i].body = TextValue(i, 3, context);
-	}
-}
-
-/*
- * LeaseChannels reads all channels that are set up; a List of LeaseChannel, in
- * the memory context of the caller.  Those that are broken have no "render".
- */
-List *
-LeaseChannels(void)
-{
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext old;
-	QueryScope	scope;
-	List	   *channels = NIL;
-	ListCell   *lc;
-	int			n;
-
-	QueryBegin(&scope);
-	QueryPlanByIndex();
-	n = QueryRun(&read_channels, NULL, NULL);
-	for (int i = 0; i < n; i++)
-	{
-		LeaseChannel *channel = ReadChannel(i, context);
-
-		old = MemoryContextSwitchTo(context);
-		channels = lappend(channels, channel);
-		MemoryContextSwitchTo(old);
-	}
-	foreach(lc, channels)
-		ReadMessages(lfirst(lc), context);
-	QueryEnd(&scope);
-	return channels;
-}
 
 /* The users of a row, without addresses yet. */
 static void
@@ -309,7 +150,7 @@ ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext 
 	*from = Max(*from, DatumGetTimestampTz(QueryValue(row, 2, &isnull)));
 	leased->attempts = DatumGetInt32(QueryValue(row, 3, &isnull));
 	leased->tries = DatumGetInt32(QueryValue(row, 4, &isnull));
-	push->kind = TextValue(row, 5, context);
+	push->kind = LeaseText(row, 5, context);
 	push->channel = channel->name;
 	leased->asynchronous = strcmp(push->kind, "coupon") == 0;
 	push->template_id = DatumGetInt64(QueryValue(row, 6, &isnull));
@@ -317,7 +158,7 @@ ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext 
 	push->task_id = DatumGetInt64(QueryValue(row, 8, &isnull));
 	users = QueryValue(row, 10, &isnull);
 	old = MemoryContextSwitchTo(context);
-	ReadRecipients(leased, DatumGetArrayTypeP(users), TextValue(row, 9, context));
+	ReadRecipients(leased, DatumGetArrayTypeP(users), LeaseText(row, 9, context));
 	MemoryContextSwitchTo(old);
 	for (int i = 0; i < channel->nmessages; i++)
 	{
@@ -365,7 +206,7 @@ AddTemplates(List *pushes, MemoryContext context)
 	{
 		bool		isnull;
 		int64		id = DatumGetInt64(QueryValue(i, 1, &isnull));
-		const char *name = TextValue(i, 2, context);
+		const char *name = LeaseText(i, 2, context);
 		TimestampTz start = DatumGetTimestampTz(QueryValue(i, 3, &isnull));
 
 		foreach(lc, pushes)
@@ -435,7 +276,7 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 			int			row = FindContact(recipient->user_id, n);
 
 			if (recipient->address == NULL && row >= 0)
-				recipient->address = TextValue(row, 2, context);
+				recipient->address = LeaseText(row, 2, context);
 		}
 	}
 }
@@ -559,35 +400,15 @@ LeaseRecord(const LeaseAnswer *answers, int nanswers)
 }
 
 /*
- * LeaseDisable switches a channel off for the reason given, unless it is or has
- * been set anew since; tells whether it did.
+ * LeaseLookAhead returns when the next push of a channel will be due, DT_NOEND:
+ * none waits.  any_due: there are some already, due at "from" or later, be it
+ * that they are leased.
  */
-bool
-LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason)
+TimestampTz
+LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due)
 {
 	QueryScope	scope;
 	Datum		args[3];
-	bool		done;
-
-	QueryBegin(&scope);
-	QueryPlanByIndex();
-	args[0] = CStringGetTextDatum(channel);
-	args[1] = TimestampTzGetDatum(updated_at);
-	args[2] = CStringGetTextDatum(reason);
-	done = QueryRun(&disable_channel, args, NULL) > 0;
-	QueryEnd(&scope);
-	return done;
-}
-
-/*
- * LeaseLookAhead returns when the next push of a channel will be due, DT_NOEND:
- * none waits.  any_due: there are some already, be it that they are leased.
- */
-TimestampTz
-LeaseLookAhead(const char *channel, bool *any_due)
-{
-	QueryScope	scope;
-	Datum		args[2];
 	TimestampTz next_at;
 	bool		isnull;
 
@@ -595,6 +416,7 @@ LeaseLookAhead(const char *channel, bool *any_due)
 	QueryPlanByIndex();
 	args[0] = CStringGetTextDatum(channel);
 	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	args[2] = TimestampTzGetDatum(from);
 	QueryRun(&look_ahead, args, NULL);
 	*any_due = DatumGetBool(QueryValue(0, 1, &isnull));
 	next_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));

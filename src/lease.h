@@ -31,7 +31,6 @@ typedef struct LeaseChannel
 	int			timeout;		/* ms */
 	TimestampTz updated_at;
 	RenderChannel *render;
-	const char *broken;			/* why it cannot be used; NULL: it can */
 	LeaseMessage *messages;
 	int			nmessages;
 } LeaseChannel;
@@ -69,11 +68,15 @@ typedef struct LeaseAnswer
 	TimestampTz version;		/* as it was set then */
 } LeaseAnswer;
 
+/* lease_channel.c */
 extern List *LeaseChannels(void);
+extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
+extern const char *LeaseText(int row, int column, MemoryContext context);
+
+/* lease.c */
 extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
 extern void LeaseRecord(const LeaseAnswer *answers, int nanswers);
-extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
-extern TimestampTz LeaseLookAhead(const char *channel, bool *any_due);
+extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

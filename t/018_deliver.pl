@@ -244,8 +244,8 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	my $good = tests('ch4', 20, 'good');
 	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($good) AND state = 'delivered'", 'broken channels: another delivers');
 	await(q{count(*) = 3 FROM coupon_channel WHERE NOT enabled AND disabled_reason <> ''}, 'broken channels: are switched off, with a reason');
-	is(sql(q{SELECT string_agg(channel || ': ' || disabled_reason, '; ' ORDER BY channel) FROM coupon_channel WHERE NOT enabled}),
-		'app: secret is malformed; email: mail_from is missing; sms: header "Bad Name" cannot be sent', 'broken channels: it says which');
+	like(sql(q{SELECT string_agg(channel || ': ' || disabled_reason, '; ' ORDER BY channel) FROM coupon_channel WHERE NOT enabled}),
+		qr/^app: secret is malformed: .*; email: a mail needs a sender; sms: header "Bad Name" cannot be sent/, 'broken channels: it says which');
 	await(q{state = 'dead' AND last_error ~ 'http://' FROM coupon_notification_history WHERE channel = 'ch3' ORDER BY id DESC LIMIT 1}, 'broken endpoint: its push has failed');
 	channel($_, 'ok/mended') for qw(sms email app ch3);
 	await(q{count(*) = 0 FROM coupon_notification}, 'broken channels: mended, they deliver what waits');
