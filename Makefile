@@ -27,10 +27,13 @@ MODULE_big = coupon
 
 OBJS = \
 	src/address.o \
+	src/announce.o \
 	src/args.o \
+	bgworker/deliver.o \
 	bgworker/duty.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
+	bgworker/retry.o \
 	bgworker/status.o \
 	bgworker/transfer.o \
 	bgworker/transfer_answer.o \
@@ -39,6 +42,8 @@ OBJS = \
 	bgworker/worker.o \
 	src/cache.o \
 	src/catalog.o \
+	src/channel.o \
+	src/channel_check.o \
 	src/claim.o \
 	src/claimants.o \
 	src/coupon.o \
@@ -50,17 +55,31 @@ OBJS = \
 	src/id.o \
 	src/insert.o \
 	src/journal.o \
+	src/lease.o \
+	src/lease_channel.o \
 	src/lines.o \
+	src/outbox.o \
 	src/outcome.o \
+	src/pace.o \
+	src/preview.o \
 	src/procedure.o \
 	src/put_off.o \
 	src/query.o \
 	src/receive.o \
+	src/remind.o \
+	src/remind_bitmap.o \
+	src/remind_mark.o \
+	src/remind_tick.o \
+	src/render.o \
+	src/render_channel.o \
+	src/render_mail.o \
+	src/render_text.o \
 	src/role.o \
 	src/rows.o \
 	src/stage.o \
 	src/stat.o \
 	src/stock.o \
+	src/subxact.o \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \
@@ -71,7 +90,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome role template stock claim wallet task stat tidy cron privileges
+PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log

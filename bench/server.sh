@@ -154,5 +154,6 @@ stop_redis() {
 
 stop_everything() {
     stop_redis
+    stop_receivers
     stop_server
 }

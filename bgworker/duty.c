@@ -1,6 +1,7 @@
 /*
  * duty.c
- *		What a worker does: a table of duties, each isolated from the others.
+ *		What a worker or mailer does: a table of duties, each isolated from the
+ *		others.
  *
  * A duty that fails is rolled back, its error is logged and kept for
  * coupon_stat_worker, and it is tried again after a second, then two, up to a
@@ -23,10 +24,13 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "deliver.h"
 #include "duty.h"
 #include "fold.h"
+#include "remind_tick.h"
 #include "status.h"
 #include "task_run.h"
+#include "transfer.h"
 #include "wake.h"
 
 #define FIRST_BACKOFF 1000		/* ms */
@@ -34,9 +38,17 @@
 
 static const Duty duties[] = {
 	/* Not at start: see FoldNew. */
-	{"fold", WAKE_FOLD, 1000, false, false, FoldNew},
-	{"tasks", WAKE_TASKS, 0, true, true, TaskDuty},
+	{"fold", WAKE_WORKER, WAKE_FOLD, 1000, false, false, FoldNew},
+	{"reminders", WAKE_WORKER, WAKE_REMIND, 200, true, false, RemindTick},
+	{"tasks", WAKE_WORKER, WAKE_TASKS, 0, true, true, TaskDuty},
+	{"deliver", WAKE_WORKER, WAKE_DELIVER, 20, true, true, DeliverDuty},
+	{"answers", WAKE_WORKER, DUTY_SOCKET, 0, false, true, DeliverAnswers},
+	{"deliver", WAKE_MAILER, WAKE_DELIVER, 20, true, true, DeliverDuty},
+	{"answers", WAKE_MAILER, DUTY_SOCKET, 0, false, true, DeliverAnswers},
 };
+
+static int	slot;				/* of this process */
+static WakeKind process;
 
 /* What this process knows of each. */
 static struct
@@ -49,11 +61,14 @@ static struct
 }			runs[lengthof(duties)];
 
 /*
- * DutyInit makes those duties due that are to run at the start.
+ * DutyInit makes those duties of this process due that are to run at the start.
  */
 void
-DutyInit(void)
+DutyInit(int number, WakeKind kind)
 {
+	slot = number;
+	process = kind;
+	DeliverInit(kind == WAKE_MAILER);
 	memset(runs, 0, sizeof(runs));
 	for (int i = 0; i < lengthof(duties); i++)
 	{
@@ -62,10 +77,37 @@ DutyInit(void)
 	}
 }
 
+/*
+ * DutySlot returns the number of this process's slot.
+ */
+int
+DutySlot(void)
+{
+	return slot;
+}
+
+/*
+ * DutySocket returns a descriptor that is readable when there is something to
+ * do, -1 for none: while the duty for it rests after a failure, nobody would
+ * read there, and it must not keep us from sleeping.
+ */
+int
+DutySocket(void)
+{
+	for (int i = 0; i < lengthof(duties); i++)
+	{
+		if (duties[i].process == process && (duties[i].reasons & DUTY_SOCKET) &&
+			runs[i].backoff > 0)
+			return -1;
+	}
+	return TransferSocket();
+}
+
 static void
 AddContext(void *arg)
 {
-	errcontext("coupon worker, duty \"%s\"", (const char *) arg);
+	errcontext("coupon %s, duty \"%s\"", process == WAKE_MAILER ? "mailer" : "worker",
+			   (const char *) arg);
 }
 
 static long
@@ -95,7 +137,7 @@ Run(const Duty *duty, bool woken)
 
 /* Roll back, tell, and let it rest. */
 static void
-Fail(int number, int i, MemoryContext caller)
+Fail(int i, MemoryContext caller)
 {
 	ErrorData  *error;
 	uint32		hash;
@@ -107,7 +149,7 @@ Fail(int number, int i, MemoryContext caller)
 	error = CopyErrorData();
 	hash = hash_bytes((unsigned char *) error->message, strlen(error->message));
 	again = runs[i].backoff > 0 && hash == runs[i].error;
-	asked = error->sqlerrcode == ERRCODE_QUERY_CANCELED && WakeIsAsked(number);
+	asked = error->sqlerrcode == ERRCODE_QUERY_CANCELED && WakeIsAsked(slot);
 	if (!again && !asked)
 		EmitErrorReport();
 	FlushErrorState();
@@ -126,7 +168,7 @@ Fail(int number, int i, MemoryContext caller)
 				(errmsg_internal("duty \"%s\" fails again: %s", duties[i].name,
 								 error->message)));
 	if (!asked)
-		StatusSetError(number, psprintf("%s: %s", duties[i].name, error->message));
+		StatusSetError(slot, psprintf("%s: %s", duties[i].name, error->message));
 	FreeErrorData(error);
 	RESUME_INTERRUPTS();
 }
@@ -138,7 +180,8 @@ Succeed(int i, long answer)
 
 	if (runs[i].backoff > 0)
 		ereport(LOG,
-				(errmsg("coupon worker: \"%s\" succeeds again", duties[i].name)));
+				(errmsg("coupon %s: \"%s\" succeeds again",
+						process == WAKE_MAILER ? "mailer" : "worker", duties[i].name)));
 	runs[i].backoff = 0;
 	runs[i].rested = TimestampTzPlusMilliseconds(now, duties[i].pause);
 	runs[i].due = answer == DUTY_SLEEP ? DT_NOEND :
@@ -146,7 +189,7 @@ Succeed(int i, long answer)
 }
 
 static void
-RunIsolated(int number, int i)
+RunIsolated(int i)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	ErrorContextCallback *context = error_context_stack;
@@ -160,7 +203,7 @@ RunIsolated(int number, int i)
 	PG_CATCH();
 	{
 		error_context_stack = context;
-		Fail(number, i, caller);
+		Fail(i, caller);
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
@@ -180,19 +223,21 @@ DueAt(int i)
  * milliseconds there is nothing to do, DUTY_SLEEP for until woken.
  */
 long
-DutyRunDue(int number, uint32 reasons)
+DutyRunDue(uint32 reasons)
 {
 	TimestampTz next = DT_NOEND;
 
 	for (int i = 0; i < lengthof(duties); i++)
 	{
+		if (duties[i].process != process)
+			continue;
 		if (reasons & (duties[i].reasons | WAKE_NOW))
 			runs[i].woken = true;
 		if (reasons & WAKE_NOW)
 			runs[i].due = 0;
 		QueryCancelPending = false; /* it was meant for what is over */
-		if (DueAt(i) <= GetCurrentTimestamp() && !WakeIsAsked(number))
-			RunIsolated(number, i);
+		if (DueAt(i) <= GetCurrentTimestamp() && !WakeIsAsked(slot))
+			RunIsolated(i);
 		next = Min(next, DueAt(i));
 	}
 	return next == DT_NOEND ? DUTY_SLEEP :

@@ -1,11 +1,16 @@
 /*
  * duty.h
- *		What a worker does: a table of duties, each isolated from the others.
+ *		What a worker or mailer does: a table of duties, each isolated from the
+ *		others.
  */
 #ifndef COUPON_DUTY_H
 #define COUPON_DUTY_H
 
 #include "datatype/timestamp.h"
+#include "wake.h"
+
+/* Beside the reasons of wake.h: what DutySocket gave is readable. */
+#define DUTY_SOCKET	0x2000
 
 /* Answers of a duty; any other is the most milliseconds to sleep. */
 #define DUTY_AGAIN	0			/* there is more: call again at once */
@@ -24,14 +29,17 @@ typedef long (*DutyFunction) (bool woken);
 typedef struct Duty
 {
 	const char *name;
-	uint32		reasons;		/* WAKE_… bits that bring it work */
+	WakeKind	process;		/* which does it */
+	uint32		reasons;		/* WAKE_… bits, or DUTY_SOCKET, that bring it work */
 	int			pause;			/* ms from the end of one run to the next woken one */
 	bool		at_start;		/* of a worker: what happened before is unknown */
 	bool		own_transactions;
 	DutyFunction run;
 } Duty;
 
-extern void DutyInit(void);
-extern long DutyRunDue(int number, uint32 reasons);
+extern void DutyInit(int number, WakeKind process);
+extern int	DutySlot(void);
+extern int	DutySocket(void);
+extern long DutyRunDue(uint32 reasons);
 
 #endif							/* COUPON_DUTY_H */

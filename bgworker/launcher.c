@@ -1,6 +1,7 @@
 /*
  * launcher.c
- *		Starts a worker in each database that has the extension.
+ *		Starts a worker in each database that has the extension, and a mailer
+ *		where the worker wants one.
  *
  * The launcher is connected to no database: it reads pg_database, which all
  * share, and cannot see who has the extension.  So it starts a worker once in
@@ -56,6 +57,7 @@
 typedef struct Charge
 {
 	Oid			database;
+	WakeKind	kind;
 	BackgroundWorkerHandle *handle; /* of the last start, if it was ours */
 	bool		waiting;		/* for retry_at; else for the process */
 	TimestampTz since;			/* start asked for */
@@ -211,14 +213,14 @@ Settle(int number)
 	}
 	DropHandle(charge);
 
-	if (state == WORKER_ABSENT)
+	if (state == WORKER_ABSENT && charge->kind == WAKE_WORKER)
 	{
 		old = MemoryContextSwitchTo(TopMemoryContext);
 		absent = list_append_unique_oid(absent, charge->database);
 		MemoryContextSwitchTo(old);
 		Forget(number);
 	}
-	else if (state == WORKER_UNWANTED)
+	else if (state == WORKER_ABSENT || state == WORKER_UNWANTED)
 		Forget(number);
 	else if (WakeIsAsked(number))
 	{
@@ -227,6 +229,13 @@ Settle(int number)
 	}
 	else
 		NoteFailure(number);
+}
+
+static bool
+IsWanted(const Charge *charge, List *wanted)
+{
+	return list_member_oid(wanted, charge->database) &&
+		(charge->kind == WAKE_WORKER || WakeMailerIsWanted(charge->database));
 }
 
 /* Look after the slots that are in use; returns how many are starting. */
@@ -239,26 +248,49 @@ LookAfter(List *wanted)
 	{
 		Charge	   *charge = &charges[i];
 		Oid			database;
+		WakeKind	kind;
 		int			pid;
 
-		if (!WakeGet(i, &database, &pid))
+		if (!WakeGet(i, &database, &kind, &pid))
 			continue;
 		if (charge->database != database)	/* left by a launcher before us */
 		{
 			charge->database = database;
+			charge->kind = kind;
 			charge->since = GetCurrentTimestamp();
 			charge->waiting = StatusGetState(i) == WORKER_FAILED;
 		}
 		if (pid == 0 && !charge->waiting)
 			Settle(i);
 		/* Settle before: it may have been dropped while it ran. */
-		if (pid == 0 && charge->waiting && !list_member_oid(wanted, database))
+		if (pid == 0 && charge->waiting && !IsWanted(charge, wanted))
 			Forget(i);
-		if (WakeGet(i, &database, &pid) && !charge->waiting &&
+		if (WakeGet(i, &database, &kind, &pid) && !charge->waiting &&
 			StatusGetState(i) == WORKER_STARTING)
 			starting++;
 	}
 	return starting;
+}
+
+/* Where none is free: next time, one is when a process leaves. */
+static void
+OpenSlot(Oid database, WakeKind kind)
+{
+	int			number;
+
+	for (int i = 1; i < WakeSlotCount(); i++)
+	{
+		if (charges[i].database == database && charges[i].kind == kind)
+			return;
+	}
+	number = WakeOpen(database, kind);
+	if (number == 0)
+		return;
+	StatusReset(number);
+	memset(&charges[number], 0, sizeof(Charge));
+	charges[number].database = database;
+	charges[number].kind = kind;
+	charges[number].waiting = true;
 }
 
 static void
@@ -269,20 +301,12 @@ OpenSlots(List *wanted)
 	foreach(lc, wanted)
 	{
 		Oid			database = lfirst_oid(lc);
-		int			number;
-		bool		known = list_member_oid(absent, database);
 
-		for (int i = 1; i < WakeSlotCount() && !known; i++)
-			known = charges[i].database == database;
-		if (known)
+		if (list_member_oid(absent, database))
 			continue;
-		number = WakeOpen(database);
-		if (number == 0)
-			return;				/* next time: a slot is free when one leaves */
-		StatusReset(number);
-		memset(&charges[number], 0, sizeof(Charge));
-		charges[number].database = database;
-		charges[number].waiting = true;
+		OpenSlot(database, WAKE_WORKER);
+		if (WakeMailerIsWanted(database))
+			OpenSlot(database, WAKE_MAILER);
 	}
 }
 
@@ -301,7 +325,7 @@ Start(int number, MemoryContext context)
 	WakeForgetAsked(number);
 	StatusSetState(number, WORKER_STARTING);
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	ok = WorkerRegister(number, charge->database, &charge->handle);
+	ok = WorkerRegister(number, charge->database, charge->kind, &charge->handle);
 	MemoryContextSwitchTo(old);
 	if (ok)
 	{
@@ -315,7 +339,7 @@ Start(int number, MemoryContext context)
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("no background worker is left for coupon"),
-				 errhint("Raise max_worker_processes: coupon needs one for each database that has it, and one more.")));
+				 errhint("Raise max_worker_processes: coupon needs one for each database that has it, one more where it sends mail, and one for itself.")));
 	warned = true;
 	StatusSetState(number, WORKER_FAILED);
 	StatusSetError(number, "no background worker is left: raise max_worker_processes");

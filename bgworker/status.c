@@ -188,11 +188,12 @@ coupon_stat_workers(PG_FUNCTION_ARGS)
 	{
 		WorkerStatus copy;
 		Oid			database;
+		WakeKind	kind;
 		int			pid;
 		Datum		values[STATUS_COLUMNS];
 		bool		nulls[STATUS_COLUMNS] = {false};
 
-		if (!WakeGet(i, &database, &pid))
+		if (!WakeGet(i, &database, &kind, &pid))
 			continue;
 		LWLockAcquire(lock, LW_SHARED);
 		copy = entries[i];
@@ -200,7 +201,8 @@ coupon_stat_workers(PG_FUNCTION_ARGS)
 		if (i == WAKE_LAUNCHER && pid == 0 && copy.turns == 0)
 			continue;			/* never started: this is a standby */
 
-		values[0] = CStringGetTextDatum(i == WAKE_LAUNCHER ? "launcher" : "worker");
+		values[0] = CStringGetTextDatum(i == WAKE_LAUNCHER ? "launcher" :
+										kind == WAKE_MAILER ? "mailer" : "worker");
 		values[1] = ObjectIdGetDatum(database);
 		nulls[1] = i == WAKE_LAUNCHER;
 		values[2] = Int32GetDatum(pid);

@@ -1,7 +1,10 @@
 /*
  * worker.c
- *		The worker of one database: the process and its loop; what it does is
- *		in duty.c.
+ *		The worker of one database, and its mailer: the process and its loop;
+ *		what it does is in duty.c.
+ *
+ * They are the same but for their duties: mail has a process of its own since
+ * libcurl waits for the server's answer to each.
  *
  * It stays connected, since starting a process costs more than keeping one,
  * and sleeps on its latch: without snapshot, transaction or lock, so that it
@@ -23,7 +26,9 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
+#include "compat.h"
 #include "duty.h"
 #include "guc.h"
 #include "status.h"
@@ -32,18 +37,36 @@
 
 /* A worker with nothing to do looks whether it should still be there. */
 #define LONGEST_SLEEP 60000		/* ms */
+#define LOOK_PAUSE 1000			/* ms, between two looks while answers come in */
+
+/* What the launcher passes on. */
+typedef struct WorkerExtra
+{
+	Oid			database;
+	WakeKind	kind;
+} WorkerExtra;
+
+StaticAssertDecl(sizeof(WorkerExtra) <= BGW_EXTRALEN, "the launcher's words must fit");
+
+static const char *const type_names[WAKE_KINDS] = {
+	[WAKE_WORKER] = "coupon worker",
+	[WAKE_MAILER] = "coupon mailer",
+};
 
 static int	my_number;			/* of my slot */
+static WakeKind my_kind;
 static char *my_database_name;
+static TimestampTz looked_at = 0;
 
 /*
- * WorkerRegister asks the postmaster for a worker.  False: there is no place
- * left among max_worker_processes.
+ * WorkerRegister asks the postmaster for a worker or mailer.  False: there is
+ * no place left among max_worker_processes.
  */
 bool
-WorkerRegister(int number, Oid database, BackgroundWorkerHandle **handle)
+WorkerRegister(int number, Oid database, WakeKind kind, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker;
+	WorkerExtra extra = {database, kind};
 
 	memset(&worker, 0, sizeof(worker));
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -52,10 +75,10 @@ WorkerRegister(int number, Oid database, BackgroundWorkerHandle **handle)
 	strlcpy(worker.bgw_library_name, "coupon", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "CouponWorkerMain",
 			sizeof(worker.bgw_function_name));
-	snprintf(worker.bgw_name, BGW_MAXLEN, "coupon worker for database %u", database);
-	strlcpy(worker.bgw_type, "coupon worker", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "%s for database %u", type_names[kind], database);
+	strlcpy(worker.bgw_type, type_names[kind], BGW_MAXLEN);
 	worker.bgw_main_arg = Int32GetDatum(number);
-	memcpy(worker.bgw_extra, &database, sizeof(database));
+	memcpy(worker.bgw_extra, &extra, sizeof(extra));
 	worker.bgw_notify_pid = MyProcPid;
 	return RegisterDynamicBackgroundWorker(&worker, handle);
 }
@@ -113,39 +136,80 @@ LeaveUnlessNeeded(MemoryContext context)
 {
 	if (!IsInstalled(context))
 		Leave(WORKER_ABSENT);
-	if (!GucNamesDatabase(my_database_name))
+	if (!GucNamesDatabase(my_database_name) ||
+		(my_kind == WAKE_MAILER && !WakeMailerIsWanted(MyDatabaseId)))
 		Leave(WORKER_UNWANTED);
 }
 
 /* One turn; returns for how long to sleep. */
 static long
-Turn(MemoryContext context)
+Turn(MemoryContext context, uint32 ready)
 {
 	uint32		reasons = WakeTakeReasons(my_number);
+	TimestampTz now = GetCurrentTimestamp();
 	long		sleep;
 
-	LeaveUnlessNeeded(context);
-	sleep = DutyRunDue(my_number, reasons);
-	pgstat_report_stat(true);
+	/* Answers come in by the ten thousand a second. */
+	if (reasons != 0 || ready == 0 || TimestampDifferenceExceeds(looked_at, now, LOOK_PAUSE))
+	{
+		LeaveUnlessNeeded(context);
+		looked_at = now;
+	}
+	sleep = DutyRunDue(reasons | ready);
+	pgstat_report_stat(sleep == DUTY_SLEEP || sleep > LOOK_PAUSE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	StatusCountTurn(my_number);
 	return sleep == DUTY_SLEEP ? LONGEST_SLEEP : Min(sleep, LONGEST_SLEEP);
 }
 
+/* Sleep; returns DUTY_SOCKET if that is readable. */
+static uint32
+Sleep(long ms)
+{
+	static WaitEventSet *set = NULL;
+	static int	socket = PGINVALID_SOCKET;
+	WaitEvent	events[3];
+	int			n;
+	uint32		ready = 0;
+
+	/* There is none before the first transfer, and then it stays. */
+	if (set == NULL || socket != DutySocket())
+	{
+		if (set != NULL)
+			FreeWaitEventSet(set);
+		socket = DutySocket();
+		set = CompatCreateWaitEventSet(TopMemoryContext, lengthof(events));
+		AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		if (socket != PGINVALID_SOCKET)
+			AddWaitEventToSet(set, WL_SOCKET_READABLE, socket, NULL, NULL);
+	}
+	n = WaitEventSetWait(set, ms, events, lengthof(events), PG_WAIT_EXTENSION);
+	for (int i = 0; i < n; i++)
+	{
+		if (events[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+		if (events[i].events & WL_SOCKET_READABLE)
+			ready = DUTY_SOCKET;
+	}
+	return ready;
+}
+
 static void
 Connect(void)
 {
-	Oid			database;
+	WorkerExtra extra;
 
-	memcpy(&database, MyBgworkerEntry->bgw_extra, sizeof(database));
+	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
+	my_kind = extra.kind;
 	/* The launcher died and another one was quicker, or we came too late. */
-	if (!WakeAttach(my_number, database))
+	if (!WakeAttach(my_number, extra.database))
 		proc_exit(0);
 	before_shmem_exit(AtExit, (Datum) 0);
 
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	BackgroundWorkerInitializeConnectionByOid(extra.database, InvalidOid, 0);
 	SetOwnSettings();
-	pgstat_report_appname("coupon worker");
+	pgstat_report_appname(type_names[my_kind]);
 }
 
 /*
@@ -155,6 +219,7 @@ void
 CouponWorkerMain(Datum arg)
 {
 	MemoryContext context;
+	uint32		ready = 0;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -168,16 +233,14 @@ CouponWorkerMain(Datum arg)
 	LeaveUnlessNeeded(context);
 	StatusSetState(my_number, WORKER_RUNNING);
 	WakeLauncher();				/* it starts the next one */
-	DutyInit();
+	DutyInit(my_number, my_kind);
 
 	for (;;)
 	{
-		long		sleep = Turn(context);
+		long		sleep = Turn(context, ready);
 
 		MemoryContextReset(context);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 sleep, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		ready = Sleep(sleep);
 		if (WakeIsAsked(my_number))
 			Leave(WORKER_LEFT);
 		QueryCancelPending = false; /* it came too late for what it meant */

@@ -7,7 +7,10 @@
 
 #include "postmaster/bgworker.h"
 
-extern bool WorkerRegister(int number, Oid database, BackgroundWorkerHandle **handle);
+#include "wake.h"
+
+extern bool WorkerRegister(int number, Oid database, WakeKind kind,
+						   BackgroundWorkerHandle **handle);
 extern PGDLLEXPORT void CouponWorkerMain(Datum arg);
 
 #endif							/* COUPON_WORKER_H */

@@ -97,15 +97,23 @@ SELECT coupon_receive(600, 6);
 RESET ROLE;
 SELECT coupon_grant_revoke('regress_shop', 'application', 71);
 
--- a caller's search path changes nothing
+-- a caller's search path changes nothing: his operators are found, but not by ours
+CREATE SCHEMA hostile;
+GRANT USAGE ON SCHEMA hostile TO regress_app;
+CREATE FUNCTION hostile.eq(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'run as %', current_user; RETURN true; END $$;
+CREATE OPERATOR hostile.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = hostile.eq);
+SELECT coupon_grant('regress_app', 'operator');
 SET ROLE regress_app;
-CREATE FUNCTION pg_temp.evil(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'evil as %', current_user; RETURN true; END $$;
-CREATE OPERATOR pg_temp.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = pg_temp.evil);
-SET search_path = pg_temp, pg_catalog, public;
+SET search_path = hostile, public, pg_catalog;
+SELECT 1::bigint = 2::bigint;
 SELECT code FROM coupon_receive(600, 700);
 SELECT count(*) FROM coupon_wallet(700);
+SELECT n FROM coupon_wallet_count(700) WHERE status OPERATOR(pg_catalog.=) 'unused';
+SELECT id FROM coupon_browse(shop_number => 72);
+SELECT ok FROM coupon_verify(600);
 RESET search_path;
 RESET ROLE;
+DROP SCHEMA hostile CASCADE;
 DROP OWNED BY regress_app, regress_shop, regress_operator, regress_monitor, regress_nobody;
 DELETE FROM coupon_role;
 DROP ROLE regress_app, regress_shop, regress_shop_clerk, regress_operator, regress_monitor, regress_nobody;

@@ -16,6 +16,20 @@ ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zz_coupon_template_guard;
 SET synchronous_commit = off;
 SELECT status <> 'ok' AS noticed, advice FROM coupon_health WHERE check_name = 'durability';
 RESET synchronous_commit;
+-- pushes that wait; no worker runs here
+SELECT kind, database, queue_depth, lateness FROM coupon_stat_worker;
+INSERT INTO coupon_channel (channel, endpoint) VALUES ('sms', 'http://127.0.0.1:9/'), ('app', 'http://127.0.0.1:9/');
+INSERT INTO coupon_notification (id, channel, kind, user_ids, due_at, next_at, leased_until)
+VALUES (1, 'sms', 'test', '{0}', now() - interval '3 h', now() + interval '1 h', NULL),
+       (2, 'sms', 'test', '{0}', now() - interval '3 h', now() - interval '3 h', now() + interval '1 h'),
+       (3, 'app', 'test', '{0}', now(), now(), NULL);
+SELECT status, detail, advice FROM coupon_health WHERE check_name = 'late_pushes';
+UPDATE coupon_notification SET leased_until = now() WHERE id = 2;
+SELECT status, regexp_replace(detail, ' hours.*\)', ' hours)') AS detail, advice FROM coupon_health WHERE check_name = 'late_pushes';
+UPDATE coupon_channel SET enabled = false WHERE channel = 'sms';
+SELECT check_name, status, detail FROM coupon_health WHERE check_name IN ('late_pushes', 'channels');
+DELETE FROM coupon_notification;
+DELETE FROM coupon_channel;
 -- everything has a comment
 SELECT count(*) FROM pg_depend d WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'coupon') AND d.deptype = 'e'
   AND d.classid IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_type'::regclass)

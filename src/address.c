@@ -29,7 +29,8 @@
 static const AddressRange built_in[] = {
 	RANGE4(0, 0, 0, 0, 8),		/* "this network" */
 	RANGE4(169, 254, 0, 0, 16), /* link-local, with metadata of most clouds */
-	RANGE4(100, 100, 100, 200, 32), /* metadata of another */
+	RANGE4(100, 100, 100, 200, 32), /* metadata of others */
+	RANGE4(168, 63, 129, 16, 32),
 	RANGE4(224, 0, 0, 0, 4),	/* multicast */
 	RANGE4(255, 255, 255, 255, 32), /* broadcast */
 	{{0}, 16, 128},				/* :: */
@@ -37,6 +38,7 @@ static const AddressRange built_in[] = {
 	{{0xff}, 16, 8},			/* multicast */
 	/* Metadata. */
 	{{0xfd, 0x00, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 16, 128},
+	{{0xfd, 0x20, 0x00, 0xce, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 16, 128},
 };
 
 /* IPv6 addresses with an IPv4 address inside, and where that is. */

@@ -35,6 +35,19 @@ ArgCheckUserId(int64 user_id)
 }
 
 /*
+ * ArgCheckPageSize raises VC003 for what is no number of rows on a page.
+ */
+void
+ArgCheckPageSize(FunctionCallInfo fcinfo, int arg)
+{
+	if (PG_ARGISNULL(arg) || PG_GETARG_INT32(arg) < 1 ||
+		PG_GETARG_INT32(arg) > ARG_MAX_PAGE_SIZE)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("page size must be from 1 to %d", ARG_MAX_PAGE_SIZE)));
+}
+
+/*
  * ArgRequestId returns a request id as a C string, NULL where there is none.
  */
 const char *

@@ -17,7 +17,7 @@
  */
 #define CACHE_UNLIMITED (PG_INT64_MAX / 4)
 #define CACHE_PAYLOAD 128		/* room for a template's attributes, bytes */
-#define CACHE_CODES 16			/* refusals are counted by outcome code */
+#define CACHE_CODES 24			/* refusals are counted by outcome code */
 #define CACHE_RATE_SECONDS 8	/* ring of claims per second */
 
 /*

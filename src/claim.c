@@ -34,6 +34,7 @@
 #include "insert.h"
 #include "locks.h"
 #include "outcome.h"
+#include "pace.h"
 #include "role.h"
 #include "rows.h"
 
@@ -444,6 +445,7 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 	MemoryContext context = NULL;
 
 	TemplateRequirePreload();
+	PaceCountClaims(nusers);
 	AcceptInvalidationMessages();	/* as a look at the rows would */
 	/* What one chunk needs is left to the caller's memory. */
 	if (nusers > CLAIM_CHUNK)

@@ -7,6 +7,8 @@
 #define COUPON_COMPAT_H
 
 #include "access/genam.h"
+#include "access/tableam.h"
+#include "common/base64.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
@@ -39,12 +41,44 @@
 	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL)
 #endif
 
+/* After an update: entries for the new version of a row. */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes CompatUpdateIndexes;
+#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
+	((indexes) == TU_None ? NIL : \
+	 ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL, \
+						   (indexes) == TU_Summarizing))
+#else
+typedef bool CompatUpdateIndexes;
+#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
+	((indexes) ? ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL) : NIL)
+#endif
+
 #if PG_VERSION_NUM >= 160000
 #define CompatDatabaseOwnerCheck(database, role) \
 	object_ownercheck(DatabaseRelationId, database, role)
 #else
 #define CompatDatabaseOwnerCheck(database, role) \
 	pg_database_ownercheck(database, role)
+#endif
+
+#if PG_VERSION_NUM >= 170000
+#define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(NULL, n)
+#else
+#define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(context, n)
+#endif
+
+/* Bytes are uint8 from 18 on. */
+#if PG_VERSION_NUM >= 180000
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const uint8 *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (uint8 *) (dst), dstlen)
+#else
+#define CompatB64Encode(src, len, dst, dstlen) \
+	pg_b64_encode((const char *) (src), len, dst, dstlen)
+#define CompatB64Decode(src, len, dst, dstlen) \
+	pg_b64_decode(src, len, (char *) (dst), dstlen)
 #endif
 
 /* Memory of a setting: got functions of its own in 16. */
@@ -54,6 +88,13 @@
 #else
 #define CompatGucMalloc(size)	malloc(size)
 #define CompatGucFree(pointer)	free(pointer)
+#endif
+
+/* An error of an input function; from 16 on its caller may want it unraised. */
+#if PG_VERSION_NUM >= 160000
+#define CompatInputError(context, result, ...) ereturn(context, result, __VA_ARGS__)
+#else
+#define CompatInputError(context, result, ...) ereport(ERROR, __VA_ARGS__)
 #endif
 
 /* The module magic got a name in 18. */

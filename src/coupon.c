@@ -22,6 +22,7 @@
 #include "holdings.h"
 #include "id.h"
 #include "journal.h"
+#include "pace.h"
 #include "role.h"
 #include "wake.h"
 
@@ -42,6 +43,7 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(ClaimantsShmemSize());
 	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
+	RequestAddinShmemSpace(PaceShmemSize());
 	RequestAddinShmemSpace(WakeShmemSize());
 	RequestAddinShmemSpace(StatusShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
@@ -60,6 +62,7 @@ InitSharedMemory(void)
 	ClaimantsShmemInit();
 	HoldingsShmemInit();
 	IdShmemInit();
+	PaceShmemInit();
 	WakeShmemInit();
 	StatusShmemInit();
 	LWLockRelease(AddinShmemInitLock);

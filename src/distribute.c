@@ -31,6 +31,7 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "announce.h"
 #include "claimants.h"
 #include "distribute.h"
 #include "id.h"
@@ -372,6 +373,7 @@ RecordBatch(Batch *batch)
 	args[4] = Int32GetDatum(LinesRecordPutOff(batch->task->id, batch->number,
 											  batch->lines, batch->nlines));
 	QueryRun(&batch_done, args, NULL);
+	AnnounceIssued(batch->task, batch->lines, batch->nlines);
 }
 
 /* Take a batch that nobody is at. */

@@ -37,6 +37,7 @@
 #include "journal.h"
 #include "query.h"
 #include "template.h"
+#include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_template_guard);
 PG_FUNCTION_INFO_V1(coupon_stock_guard);
@@ -366,6 +367,7 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 	}
 	/* Only now: what was loaded above is what everybody sees. */
 	JournalAddChange(JOURNAL_CHANGED, relation, id);
+	WakeWorkerAtCommit(WAKE_REMIND);
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica())
 		return PointerGetDatum(StampUpdate(trigger));
 	return PointerGetDatum(RowToReturn(trigger));

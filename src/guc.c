@@ -27,9 +27,13 @@ char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_holdings_memory = 8192;
 int			coupon_keep_coupons = 0;
+int			coupon_keep_notifications = 30;
+int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
+int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
 int			coupon_node_id = 0;
+int			coupon_task_share = 33;
 
 /* Names are taken as they are written: no folding to lower case. */
 static bool
@@ -260,6 +264,28 @@ GucInit(void)
 							0,
 							NULL, NULL, NULL);
 
+	DefineCustomIntVariable("coupon.keep_notifications",
+							"Sets how many days coupon_purge keeps pushes that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_notifications,
+							30,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_reminders",
+							"Sets how many days coupon_purge keeps reminders of sales that have begun.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_reminders,
+							7,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
 	DefineCustomIntVariable("coupon.keep_tasks",
 							"Sets how many days coupon_purge keeps tasks that are finished.",
 							"0 keeps them for ever. From 0 to 36500.",
@@ -268,6 +294,28 @@ GucInit(void)
 							0,
 							36500,
 							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.max_attempts",
+							"Sets how many times the worker tries to deliver a push.",
+							"The pauses double from a second to an hour; 12 attempts take about half an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
+							&coupon_max_attempts,
+							12,
+							1,
+							100,
+							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.task_share",
+							"Sets how much of the server's cores distributions use while claims are served.",
+							"In percent, of all runners together. 100 lets them take what they can get. From 1 to 100.",
+							&coupon_task_share,
+							33,
+							1,
+							100,
+							PGC_USERSET,
 							0,
 							NULL, NULL, NULL);
 

@@ -15,9 +15,13 @@ extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
+extern PGDLLIMPORT int coupon_keep_notifications; /* the same */
+extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
+extern PGDLLIMPORT int coupon_max_attempts;
 extern PGDLLIMPORT int coupon_max_templates;
 extern PGDLLIMPORT int coupon_node_id;
+extern PGDLLIMPORT int coupon_task_share;	/* percent */
 
 extern void GucInit(void);
 extern bool GucDeniesAddress(const struct sockaddr *address);

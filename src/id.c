@@ -94,6 +94,10 @@ static OwnerQuery newest_id = {
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_role"
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_notification"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_notification_history"
+	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(upto) FROM %1$s.coupon_watermark))",
 	1, {INT8OID}
 };
@@ -346,4 +350,22 @@ Datum
 coupon_next_id(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(IdNext());
+}
+
+/*
+ * IdTime returns the moment at which an id was made, to the millisecond.
+ */
+TimestampTz
+IdTime(int64 id)
+{
+	return (id >> (SEQUENCE_BITS + NODE_BITS)) * 1000 + EPOCH_USECS;
+}
+
+/*
+ * IdFirstAt returns the least id that can be made at a moment.
+ */
+int64
+IdFirstAt(TimestampTz at)
+{
+	return Max((at - EPOCH_USECS) / 1000, 0) << (SEQUENCE_BITS + NODE_BITS);
 }

@@ -5,6 +5,8 @@
 #ifndef COUPON_ID_H
 #define COUPON_ID_H
 
+#include "datatype/timestamp.h"
+
 extern Size IdShmemSize(void);
 extern void IdShmemInit(void);
 extern void IdInit(void);
@@ -14,5 +16,7 @@ extern int64 IdNewest(void);
 extern int64 IdHorizon(void);
 extern void IdObserve(int64 id);
 extern int64 IdSecondsAhead(void);
+extern TimestampTz IdTime(int64 id);
+extern int64 IdFirstAt(TimestampTz at);
 
 #endif							/* COUPON_ID_H */

@@ -29,13 +29,13 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 
 #include "catalog.h"
 #include "claimants.h"
 #include "compat.h"
 #include "insert.h"
 #include "query.h"
+#include "subxact.h"
 
 /* A bare "unnest" of several arrays is the parser's own, whatever the path. */
 static OwnerQuery insert_rows = {
@@ -59,6 +59,14 @@ typedef struct DirectInsert
 	Datum		values[COUPON_COLUMNS];
 	bool		nulls[COUPON_COLUMNS];
 } DirectInsert;
+
+/* What InsertAll is to insert. */
+typedef struct DirectBatch
+{
+	const InsertCommon *common;
+	InsertRow  *rows;
+	int			nrows;
+} DirectBatch;
 
 static bool running = false;
 
@@ -389,40 +397,12 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 	return all;
 }
 
-/* Insert all rows, or none: false. */
 static bool
-InsertAllOrNone(const InsertCommon *common, InsertRow *rows, int nrows)
+InsertAll(void *arg)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool all = false;
+	const DirectBatch *batch = arg;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		all = InsertBatchDirectly(common, rows, nrows);
-		if (all)
-			ReleaseCurrentSubTransaction();
-		else
-			RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		ReThrowError(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return all;
+	return InsertBatchDirectly(batch->common, batch->rows, batch->nrows);
 }
 
 /*
@@ -433,6 +413,7 @@ InsertAllOrNone(const InsertCommon *common, InsertRow *rows, int nrows)
 int
 InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
 {
+	DirectBatch batch = {common, rows, nrows};
 	Oid			relation = CatalogGet()->template_table;
 	int			made = 0;
 
@@ -445,7 +426,7 @@ InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
 	 * again would reach logical subscribers, and conflict there.
 	 */
 	if (direct)
-		return InsertAllOrNone(common, rows, nrows) ? nrows :
+		return SubxactRun(InsertAll, &batch, NULL) ? nrows :
 			InsertThroughLeaves(common, rows, nrows);
 	for (int done = 0; done < nrows; done += INSERT_CHUNK)
 		made += InsertThroughSql(common, rows + done,

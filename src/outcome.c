@@ -25,9 +25,9 @@ typedef struct Outcome
 } Outcome;
 
 static const Outcome outcomes[] = {
-	[OUTCOME_OK] = {"ok", "receive,redeem,task", false,
+	[OUTCOME_OK] = {"ok", "receive,redeem,task,remind", false,
 	"You have received the coupon.", "领取成功"},
-	[OUTCOME_NOT_FOUND] = {"not_found", "receive,task", false,
+	[OUTCOME_NOT_FOUND] = {"not_found", "receive,task,remind", false,
 	"This coupon does not exist.", "优惠券不存在"},
 	[OUTCOME_OUT_OF_STOCK] = {"out_of_stock", "receive,redeem", true,
 	"All coupons have been claimed.", "优惠券已抢光"},
@@ -37,7 +37,7 @@ static const Outcome outcomes[] = {
 	"You have already received this coupon.", "已达领取上限"},
 	[OUTCOME_NOT_STARTED] = {"not_started", "receive,redeem", true,
 	"This offer has not started yet.", "活动尚未开始"},
-	[OUTCOME_NOT_PUBLISHED] = {"not_published", "receive,redeem", true,
+	[OUTCOME_NOT_PUBLISHED] = {"not_published", "receive,redeem,remind", true,
 	"This coupon is not available now.", "优惠券未上架"},
 	[OUTCOME_NOT_CLAIMABLE] = {"not_claimable", "receive", false,
 	"This coupon cannot be claimed here.", "该优惠券不可直接领取"},
@@ -51,6 +51,14 @@ static const Outcome outcomes[] = {
 	"The task is not in a state that allows this.", "任务当前状态不允许此操作"},
 	[OUTCOME_EMPTY] = {"empty", "task", true,
 	"The file has no lines.", "文件中没有数据"},
+	[OUTCOME_ALREADY_STARTED] = {"already_started", "remind", false,
+	"The sale has begun already.", "活动已经开始"},
+	[OUTCOME_TOO_LATE] = {"too_late", "remind", false,
+	"The time of this reminder has passed.", "提醒时间已过"},
+	[OUTCOME_DUPLICATE] = {"duplicate", "remind", false,
+	"You have set this reminder already.", "您已设置过该提醒"},
+	[OUTCOME_NOT_RESERVED] = {"not_reserved", "remind", false,
+	"You have not set this reminder.", "您未设置该提醒"},
 };
 
 StaticAssertDecl(lengthof(outcomes) == OUTCOME_COUNT,

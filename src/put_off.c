@@ -7,17 +7,16 @@
 #include "postgres.h"
 
 #include "access/transam.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
+#include "announce.h"
 #include "claim.h"
 #include "distribute.h"
 #include "lines.h"
 #include "outcome.h"
 #include "query.h"
+#include "subxact.h"
 #include "template.h"
 
 #define PAGE 100				/* lines that one query lists */
@@ -58,6 +57,13 @@ typedef struct PutOffLine
 	int64		user_id;
 } PutOffLine;
 
+typedef struct PutOffClaim
+{
+	ClaimRequest request;
+	int64		user_id;
+	ClaimResult result;
+} PutOffClaim;
+
 /* Record what became of a line. */
 static void
 SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
@@ -79,6 +85,16 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	QueryRun(&put_off_done, args, NULL);
 	args[1] = Int64GetDatum(line->row_num);
 	QueryRun(&delete_put_off, args, NULL);
+	AnnounceIssued(task, &settled, 1);
+}
+
+static bool
+Claim(void *arg)
+{
+	PutOffClaim *claim = arg;
+
+	ClaimCoupons(&claim->request, &claim->user_id, 1, &claim->result);
+	return true;
 }
 
 /*
@@ -86,37 +102,15 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
  * false then, and the other lines of the task go on.
  */
 static bool
-ClaimUnlessKeptOut(const ClaimRequest *request, int64 user_id, ClaimResult *result)
+ClaimUnlessKeptOut(PutOffClaim *claim)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool claimed = false;
+	ErrorData  *error;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		ClaimCoupons(request, &user_id, 1, result);
-		ReleaseCurrentSubTransaction();
-		claimed = true;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
-			ReThrowError(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return claimed;
+	if (SubxactRun(Claim, claim, &error))
+		return true;
+	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+		ReThrowError(error);
+	return false;
 }
 
 /*
@@ -127,31 +121,30 @@ static DistributeResult
 ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 {
 	char		request_id[TASK_REQUEST_ID];
-	ClaimRequest request = {0};
-	ClaimResult result;
+	PutOffClaim claim = {.user_id = line->user_id};
 	TemplateView view;
 
 	*code = OUTCOME_NOT_FOUND;
 	if (!TemplateFetch(task->template_id, &view) || !TaskOwnsTemplate(task, &view))
 		return DISTRIBUTE_REFUSED;
 	TaskRequestId(task, request_id);
-	request.template_id = task->template_id;
-	request.request_id = request_id;
-	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK);
-	request.now = GetCurrentTimestamp();
-	request.limit_cap = 1;
-	request.source = TaskSource(&view);
-	if (!ClaimUnlessKeptOut(&request, line->user_id, &result))
+	claim.request.template_id = task->template_id;
+	claim.request.request_id = request_id;
+	claim.request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK);
+	claim.request.now = GetCurrentTimestamp();
+	claim.request.limit_cap = 1;
+	claim.request.source = TaskSource(&view);
+	if (!ClaimUnlessKeptOut(&claim))
 	{
 		SettlePutOff(task, line, LINE_INVALID_USER_ID);
 		return DISTRIBUTE_DONE;
 	}
-	*code = result.code;
-	switch (result.code)
+	*code = claim.result.code;
+	switch (claim.result.code)
 	{
 		case OUTCOME_OK:
 			/* Repeated: the coupon is that of another line of the file. */
-			SettlePutOff(task, line, result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
+			SettlePutOff(task, line, claim.result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
 			return DISTRIBUTE_DONE;
 		case OUTCOME_OVER_LIMIT:
 			SettlePutOff(task, line, LINE_ALREADY_RECEIVED);

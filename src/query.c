@@ -53,6 +53,25 @@ QueryBeginOnCallersPath(QueryScope *scope)
 }
 
 /*
+ * QueryPlanByIndex makes the plans until QueryEnd go by index, row by row,
+ * whatever old statistics say: for a few rows, or a portion, of a large table.
+ */
+void
+QueryPlanByIndex(void)
+{
+	static const char *const off[] = {
+		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
+		"enable_mergejoin", "enable_sort", "jit"
+	};
+
+	for (int i = 0; i < lengthof(off); i++)
+		(void) set_config_option(off[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("plan_cache_mode", "force_generic_plan", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
  * QueryEnd becomes the caller again and leaves SPI; results go with it.
  */
 void

@@ -36,6 +36,7 @@ typedef struct QueryScope
 
 extern void QueryBegin(QueryScope *scope);
 extern void QueryBeginOnCallersPath(QueryScope *scope);
+extern void QueryPlanByIndex(void);
 extern uint64 QueryRun(OwnerQuery *query, Datum *values, const char *nulls);
 extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls,
 							 Snapshot snapshot);

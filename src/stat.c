@@ -49,6 +49,9 @@ ClaimRate(CacheEntry *entry)
 	return (double) sum / RATE_OVER_SECONDS;
 }
 
+StaticAssertDecl(OUTCOME_COUNT <= CACHE_CODES,
+				 "refusals are counted by outcome code");
+
 /* {"out_of_stock": 12, …}: the refusals that have happened. */
 static Datum
 RefusalsAsJson(const uint64 *refused)

@@ -32,6 +32,7 @@
 #include "locks.h"
 #include "outcome.h"
 #include "query.h"
+#include "remind_bitmap.h"
 #include "role.h"
 #include "stage.h"
 #include "task.h"
@@ -52,10 +53,9 @@ static const char *const state_names[] = {
 	[TASK_CANCELLED] = "cancelled",
 };
 
-static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
-
 static OwnerQuery read_task = {
-	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, shop_number"
+	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, notify,"
+	" submitted_at, shop_number"
 	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
 	2, {INT8OID, INT8ARRAYOID}
@@ -107,8 +107,9 @@ static OwnerQuery fail_task = {
 	"UPDATE %1$s.coupon_task SET state = 'failed', fail_reason = $2,"
 	" finished_at = pg_catalog.clock_timestamp()"
 	" WHERE id OPERATOR(pg_catalog.=) $1"
-	" AND state IN ('pending', 'in_progress')",
-	2, {INT8OID, TEXTOID}
+	" AND state IN ('pending', 'in_progress')"
+	" AND submitted_at OPERATOR(pg_catalog.=) $3",
+	3, {INT8OID, TEXTOID, TIMESTAMPTZOID}
 };
 
 static OwnerQuery task_totals = {
@@ -159,6 +160,19 @@ TaskSource(const TemplateView *view)
 	return view->attrs.has_shop ? "shop" : "platform";
 }
 
+static uint32
+ChannelBits(ArrayType *names)
+{
+	Datum	   *elements;
+	int			n;
+	uint32		bits = 0;
+
+	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
+	for (int i = 0; i < n; i++)
+		bits |= 1 << RemindChannelOfName(TextDatumGetCString(elements[i]));
+	return bits;
+}
+
 /*
  * TaskTryRead locks a task until the end of the transaction, and reads its
  * row.  There is none for a user who is bound to another shop; he locks none.
@@ -195,7 +209,9 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 		task->first_row = DatumGetInt64(QueryValue(0, 3, &isnull));
 		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
 		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
-		task->shop_number = DatumGetInt64(QueryValue(0, 6, &isnull));
+		task->notify = ChannelBits(DatumGetArrayTypeP(QueryValue(0, 6, &isnull)));
+		task->submitted_at = DatumGetTimestampTz(QueryValue(0, 7, &isnull));
+		task->shop_number = DatumGetInt64(QueryValue(0, 8, &isnull));
 		task->has_shop = !isnull;
 	}
 	QueryEnd(&scope);
@@ -246,17 +262,19 @@ TaskEnd(int64 task_id, TaskState state)
 
 /*
  * TaskFail stops a task for a reason that somebody has to look at; what is
- * left of it can be submitted again.
+ * left of it can be submitted again.  It goes on where that has been done
+ * already, since the submission that the reason is about.
  */
 void
-TaskFail(int64 task_id, const char *reason)
+TaskFail(int64 task_id, TimestampTz submitted_at, const char *reason)
 {
-	Datum		args[2];
+	Datum		args[3];
 	QueryScope	scope;
 
 	QueryBegin(&scope);
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(reason);
+	args[2] = TimestampTzGetDatum(submitted_at);
 	QueryRun(&fail_task, args, NULL);
 	QueryEnd(&scope);
 }
@@ -293,18 +311,7 @@ CheckChannels(ArrayType *notify)
 
 	deconstruct_array(notify, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &n);
 	for (int i = 0; i < n; i++)
-	{
-		const char *name = nulls[i] ? "NULL" : TextDatumGetCString(elements[i]);
-		bool		known = false;
-
-		for (int c = 0; c < lengthof(channels) && !known; c++)
-			known = strcmp(name, channels[c]) == 0;
-		if (!known)
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-					 errmsg("\"%s\" is not a channel", name),
-					 errhint("Use sms, email, app, ch3 or ch4.")));
-	}
+		(void) RemindCheckChannel(nulls[i] ? "NULL" : TextDatumGetCString(elements[i]));
 }
 
 static void

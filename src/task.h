@@ -41,6 +41,8 @@ typedef struct Task
 	int64		first_row;
 	int64		lines;
 	int32		attempts;
+	uint32		notify;			/* channels to tell users through, as bits */
+	TimestampTz submitted_at;	/* last; 0: never */
 } Task;
 
 #define TASK_REQUEST_ID 32		/* bytes */
@@ -53,6 +55,6 @@ extern const char *TaskSource(const TemplateView *view);
 extern const char *TaskStateName(TaskState state);
 extern int	TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task);
 extern void TaskEnd(int64 task_id, TaskState state);
-extern void TaskFail(int64 task_id, const char *reason);
+extern void TaskFail(int64 task_id, TimestampTz submitted_at, const char *reason);
 
 #endif							/* COUPON_TASK_H */

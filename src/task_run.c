@@ -20,8 +20,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -29,9 +27,11 @@
 #include "distribute.h"
 #include "errors.h"
 #include "outcome.h"
+#include "pace.h"
 #include "procedure.h"
 #include "query.h"
 #include "role.h"
+#include "subxact.h"
 #include "task.h"
 #include "task_run.h"
 
@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
 #define DUE_PAGE 100			/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
-#define DUTY_BUDGET_MS 500
+#define DUTY_BUDGET_MS 100
 #define DUTY_PAUSE_MS 1000
 #define DUTY_LONGEST_MS (60 * 1000)
 
@@ -51,7 +51,7 @@ typedef enum StepResult
 	STEP_WAIT,					/* for the claim in "open" */
 	STEP_BUSY,					/* others are at what is left */
 	STEP_REFUSED,				/* the template gives nothing: see "code" */
-	STEP_LAST,					/* all lines are handled: TaskFinish */
+	STEP_LAST,					/* all lines are handled: FinishTask */
 	STEP_OVER					/* the task is not running */
 } StepResult;
 
@@ -69,7 +69,18 @@ typedef struct Step
 	bool		alone;			/* from now on: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
+	TimestampTz submitted_at;	/* of the task, as it was then */
+	Pace		pace;
 } Step;
+
+/* What TryStep is to do after which result, and what came of it. */
+typedef struct Attempt
+{
+	int64		task_id;
+	StepResult	last;
+	Step	   *step;
+	StepResult	result;
+} Attempt;
 
 static OwnerQuery start_task = {
 	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
@@ -80,14 +91,6 @@ static OwnerQuery start_task = {
 
 static OwnerQuery how_ended = {
 	"SELECT state, fail_reason FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
-	1, {INT8OID}
-};
-
-static OwnerQuery anything_left = {
-	"SELECT 1 WHERE EXISTS (SELECT FROM %1$s.coupon_task_batch"
-	"  WHERE task_id OPERATOR(pg_catalog.=) $1 AND done_at IS NULL)"
-	" OR EXISTS (SELECT FROM %1$s.coupon_task_put_off"
-	"  WHERE task_id OPERATOR(pg_catalog.=) $1)",
 	1, {INT8OID}
 };
 
@@ -119,7 +122,7 @@ static OwnerQuery note_error = {
 	"   pg_catalog.power(2::float8, attempts)))"
 	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
 	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
-	" RETURNING attempts",
+	" RETURNING attempts, submitted_at",
 	2, {INT8OID, TEXTOID}
 };
 
@@ -191,6 +194,7 @@ RunStep(int64 task_id, Step *step)
 		task.state = TASK_IN_PROGRESS;
 	}
 	step->attempts = task.attempts;
+	step->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
 
@@ -222,8 +226,10 @@ RunStep(int64 task_id, Step *step)
 }
 
 /*
- * End a task whose lines all seem to be handled.  Not in the transaction of a
- * step: two runners who hold it for share would both want it for update.
+ * End a task whose lines are all handled; they stay so, since only a batch that
+ * is not done puts lines off.  Not in the transaction of the step that has
+ * found that out: two runners who hold it for share would both want it for
+ * update.
  */
 static void
 FinishTask(int64 task_id, bool wait)
@@ -231,7 +237,7 @@ FinishTask(int64 task_id, bool wait)
 	Task		task;
 
 	if (TaskTryRead(task_id, TASK_FOR_UPDATE, wait, &task) == TASK_FOUND &&
-		task.state == TASK_IN_PROGRESS && !RunFor(&anything_left, task_id))
+		task.state == TASK_IN_PROGRESS)
 		TaskEnd(task_id, TASK_SUCCESS);
 }
 
@@ -291,7 +297,7 @@ SubmitIfDraft(int64 task_id)
 
 /* Do what one step has left to be done in a transaction of its own. */
 static void
-FollowUp(int64 task_id, StepResult result, const Step *step)
+FollowUp(int64 task_id, StepResult result, Step *step)
 {
 	switch (result)
 	{
@@ -302,12 +308,14 @@ FollowUp(int64 task_id, StepResult result, const Step *step)
 			DistributeWaitForOthers(task_id);
 			break;
 		case STEP_REFUSED:
-			TaskFail(task_id, OutcomeName(step->code));
+			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));
 			break;
 		case STEP_LAST:
 			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
+			PaceSleep(PaceEnd(&step->pace));
+			break;
 		case STEP_OVER:
 			return;
 	}
@@ -353,6 +361,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	while (result != STEP_OVER)
 	{
 		CHECK_FOR_INTERRUPTS();
+		PaceBegin(&step.pace);
 		result = RunStep(task_id, &step);
 		ProcedureNextTransaction();
 		FollowUp(task_id, result, &step);
@@ -402,6 +411,7 @@ NoteError(int64 task_id, const ErrorData *error)
 	QueryScope	scope;
 	bool		isnull;
 	bool		give_up;
+	TimestampTz submitted_at = 0;
 
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(error->message);
@@ -409,63 +419,52 @@ NoteError(int64 task_id, const ErrorData *error)
 	give_up = QueryRun(&note_error, args, NULL) == 1 &&
 		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS &&
 		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	if (give_up)
+		submitted_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));
 	QueryEnd(&scope);
 	if (give_up)
-		TaskFail(task_id, error->message);
+		TaskFail(task_id, submitted_at, error->message);
 }
 
-/*
- * RunStep, or what the last step has left to be done in a transaction of its
- * own, in a subtransaction; an error is noted, and ends it.
- */
+/* RunStep, or what the last step has left to be done. */
+static bool
+AttemptStep(void *arg)
+{
+	Attempt    *attempt = arg;
+
+	if (attempt->last == STEP_MORE)
+		attempt->result = RunStep(attempt->task_id, attempt->step);
+	else if (attempt->last == STEP_LAST)
+		FinishTask(attempt->task_id, false);
+	else if (attempt->last == STEP_REFUSED)
+		TaskFail(attempt->task_id, attempt->step->submitted_at,
+				 OutcomeName(attempt->step->code));
+	return true;
+}
+
+/* The same in a subtransaction; an error is noted, and ends it. */
 static StepResult
 TryStep(int64 task_id, StepResult last, Step *step)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile StepResult result = STEP_OVER;
+	Attempt		attempt = {task_id, last, step, STEP_OVER};
+	ErrorData  *error;
 
-	BeginInternalSubTransaction(NULL);
-	MemoryContextSwitchTo(context);
-	PG_TRY();
-	{
-		if (last == STEP_MORE)
-			result = RunStep(task_id, step);
-		else if (last == STEP_LAST)
-			FinishTask(task_id, false);
-		else if (last == STEP_REFUSED)
-			TaskFail(task_id, OutcomeName(step->code));
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			ReThrowError(error);
-		ereport(LOG,
-				(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
-		NoteError(task_id, error);
-		result = STEP_OVER;
-	}
-	PG_END_TRY();
-	return result;
+	if (SubxactRun(AttemptStep, &attempt, &error))
+		return attempt.result;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(LOG,
+			(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
+	NoteError(task_id, error);
+	return STEP_OVER;
 }
 
 /*
- * Run one task until it is over, or others or open claims stand in the way, or
- * the time is up: true then.
+ * Run one task until it is over, or others or open claims stand in the way; or,
+ * with a budget, until the time is up or it has to pause: true then.
  */
 static bool
-RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
+RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms, int64 *pause)
 {
 	TimestampTz begin = GetCurrentTimestamp();
 	StepResult	result = STEP_MORE;
@@ -474,30 +473,39 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms)
 	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
 	{
 		bool		alone = step.alone;
+		int64		wanted;
 
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
+		PaceBegin(&step.pace);
 		result = TryStep(task_id, result, &step);
 		if (result != STEP_MORE || alone != step.alone)
 			continue;			/* or the time might be up before anything is done */
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
-		if (budget_ms > 0 &&
-			TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+		wanted = PaceEnd(&step.pace);
+		if (budget_ms == 0)
+			PaceSleep(wanted);
+		else if (wanted > 0 ||
+				 TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+		{
+			*pause = Max(*pause, wanted);
 			return true;
+		}
 	}
 	return false;
 }
 
 /*
  * TaskRunDue runs what is due.  It does not wait for other runners or open
- * claims, but leaves such a task for the next call.  After budget_ms (0: no
- * limit) it goes on to the next task, and returns true in the end.  It is
- * called with a transaction open, and leaves one.
+ * claims, but leaves such a task for the next call.  After budget_ms, or when
+ * claims want the cores, it goes on to the next task, and returns true in the
+ * end and in "pause" for how many microseconds to leave it; without a budget (0)
+ * it pauses by itself.  It is called with a transaction open, and leaves one.
  */
 bool
-TaskRunDue(void (*next_transaction) (void), int budget_ms)
+TaskRunDue(void (*next_transaction) (void), int budget_ms, int64 *pause)
 {
 	DueTask		last = {DT_NOBEGIN, 0};
 	DueTask		tasks[DUE_PAGE];
@@ -509,7 +517,7 @@ TaskRunDue(void (*next_transaction) (void), int budget_ms)
 		n = ListDue(last, tasks);
 		for (int i = 0; i < n; i++)
 		{
-			if (RunOne(tasks[i].id, next_transaction, budget_ms))
+			if (RunOne(tasks[i].id, next_transaction, budget_ms, pause))
 				more = true;
 			next_transaction();
 			last = tasks[i];
@@ -538,10 +546,11 @@ TaskDuty(bool woken)
 	bool		more;
 	bool		never;
 	int64		ms = 0;
+	int64		pause = 0;
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	more = TaskRunDue(NextWorkerTransaction, DUTY_BUDGET_MS);
+	more = TaskRunDue(NextWorkerTransaction, DUTY_BUDGET_MS, &pause);
 	if (!more)
 	{
 		NextWorkerTransaction();
@@ -553,7 +562,7 @@ TaskDuty(bool woken)
 	PopActiveSnapshot();
 	CommitTransactionCommand();
 	if (more)
-		return 0;
+		return pause / 1000;
 	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
 	return never ? DUTY_LONGEST_MS : (long) Min(Max(ms, DUTY_PAUSE_MS), DUTY_LONGEST_MS);
 }
@@ -566,7 +575,7 @@ coupon_task_run_due(PG_FUNCTION_ARGS)
 {
 	ProcedureBegin(fcinfo, "coupon_task_run_due",
 				   "Call it by itself, outside of BEGIN … COMMIT.");
-	while (TaskRunDue(ProcedureNextTransaction, 0))
+	while (TaskRunDue(ProcedureNextTransaction, 0, NULL))
 		;
 	ProcedureEnd();
 	return (Datum) 0;

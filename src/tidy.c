@@ -6,8 +6,9 @@
  * coupon_expire stores the status "expired" with coupons that are.  Nothing
  * depends on it, since coupon_held tells the status as of now; it keeps rows
  * simple for those who read them without it.  coupon_purge deletes coupons
- * that are over and counted, and old records of work.  Neither moves stock: a
- * status does not count, and what is deleted has been folded.
+ * that are over and counted, reminders of sales that have begun, and old
+ * records of work.  Neither moves stock: a status does not count, and what is
+ * deleted has been folded.
  *
  * No index finds the coupons concerned.  One on use_end would cost each claim
  * an insertion, to save a rare job a read of the table.  So each partition is
@@ -41,8 +42,10 @@
 #include "catalog.h"
 #include "errors.h"
 #include "guc.h"
+#include "id.h"
 #include "procedure.h"
 #include "query.h"
+#include "remind.h"
 
 PG_FUNCTION_INFO_V1(coupon_expire);
 PG_FUNCTION_INFO_V1(coupon_purge);
@@ -102,6 +105,48 @@ static OwnerQuery purge_task = {
 
 static OwnerQuery purge_stages = {
 	"SELECT %1$s.coupon_stage_purge()"
+};
+
+/*
+ * A portion of pushes that are over, in the order of their ids, which is that
+ * of time: none that was made later can have ended before.
+ */
+static OwnerQuery purge_pushes = {
+	"WITH old AS (SELECT id FROM %1$s.coupon_notification_history"
+	"  WHERE id > $1 AND id < $2 AND ended_at < $3 ORDER BY id LIMIT $4"
+	"  FOR UPDATE SKIP LOCKED),"
+	" gone AS (DELETE FROM %1$s.coupon_notification_history h USING old"
+	"  WHERE h.id = old.id RETURNING h.id)"
+	" SELECT max(id) FROM gone",
+	4, {INT8OID, INT8OID, TIMESTAMPTZOID, INT8OID}
+};
+
+/*
+ * The first template after $1 whose sale has begun before $2, or that has gone.
+ * While there is no template at all, a restore is going on.
+ */
+static OwnerQuery next_reminded = {
+	REMIND_TEMPLATES_AFTER_1
+	" SELECT reminded.id FROM reminded LEFT JOIN LATERAL"
+	"  (SELECT c.receive_start FROM %1$s.coupon_template c"
+	"   WHERE c.id = reminded.id OFFSET 0) t ON true"
+	" WHERE reminded.id IS NOT NULL AND (t.receive_start < $2"
+	"  OR t.receive_start IS NULL AND EXISTS (SELECT FROM %1$s.coupon_template))"
+	" LIMIT 1",
+	2, {INT8OID, TIMESTAMPTZOID}
+};
+
+/*
+ * Nobody waits for rows of a sale that has begun, and each batch steps over the
+ * dead entries of those before it while an old snapshot keeps them.
+ */
+#define REMINDERS_IN_A_BATCH (INT64CONST(20) * coupon_batch_size)
+
+static OwnerQuery purge_reminders = {
+	"DELETE FROM %1$s.coupon_remind WHERE ctid = ANY (ARRAY("
+	" SELECT r.ctid FROM %1$s.coupon_remind r WHERE r.template_id = $1"
+	" LIMIT $2 FOR UPDATE SKIP LOCKED))",
+	2, {INT8OID, INT8OID}
 };
 
 /* What a run of a scheduled job left is of no interest for longer. */
@@ -291,6 +336,84 @@ PurgeTasks(void)
 		;
 }
 
+/*
+ * Finds the next template whose reminders are over, unless it is the same again
+ * ("more"), and deletes a batch; false: none is left.
+ */
+static bool
+PurgeReminderBatch(int64 *template_id, TimestampTz before, bool *more, uint64 *total)
+{
+	QueryScope	scope;
+	Datum		args[2];
+	bool		isnull;
+	bool		found = *more;
+
+	QueryBegin(&scope);
+	QueryPlanByIndex();
+	args[0] = Int64GetDatum(*template_id);
+	args[1] = TimestampTzGetDatum(before);
+	if (!found && (found = QueryRun(&next_reminded, args, NULL) > 0))
+		args[0] = QueryValue(0, 1, &isnull);
+	if (found)
+	{
+		uint64		n;
+
+		*template_id = DatumGetInt64(args[0]);
+		args[1] = Int64GetDatum(REMINDERS_IN_A_BATCH);
+		n = QueryRun(&purge_reminders, args, NULL);
+		*total += n;
+		*more = n == REMINDERS_IN_A_BATCH;
+	}
+	TidyCommit(&scope);
+	return found;
+}
+
+static void
+PurgeReminders(void)
+{
+	TimestampTz before = GetCurrentTimestamp() - coupon_keep_reminders * USECS_PER_DAY;
+	int64		template_id = 0;
+	bool		more = false;
+	uint64		n = 0;
+
+	if (coupon_keep_reminders == 0)
+		return;
+	while (PurgeReminderBatch(&template_id, before, &more, &n))
+		;
+	if (n > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%llu reminder deleted", "%llu reminders deleted",
+							   n, (unsigned long long) n)));
+}
+
+static void
+PurgePushes(void)
+{
+	TimestampTz before = GetCurrentTimestamp() - coupon_keep_notifications * USECS_PER_DAY;
+	int64		last = PG_INT64_MIN;
+	bool		more = coupon_keep_notifications > 0;
+
+	while (more)
+	{
+		QueryScope	scope;
+		Datum		args[4];
+		Datum		newest;
+		bool		none;
+
+		args[0] = Int64GetDatum(last);
+		args[1] = Int64GetDatum(IdFirstAt(before));
+		args[2] = TimestampTzGetDatum(before);
+		args[3] = Int64GetDatum(coupon_batch_size);
+		QueryBegin(&scope);
+		QueryRun(&purge_pushes, args, NULL);
+		newest = QueryValue(0, 1, &none);
+		more = !none;
+		if (more)
+			last = DatumGetInt64(newest);
+		TidyCommit(&scope);
+	}
+}
+
 static void
 PurgeCronRuns(void)
 {
@@ -320,6 +443,8 @@ coupon_purge(PG_FUNCTION_ARGS)
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
 	PurgeTasks();
+	PurgePushes();
+	PurgeReminders();
 	PurgeCronRuns();
 	ProcedureEnd();
 	PG_RETURN_VOID();

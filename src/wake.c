@@ -2,8 +2,8 @@
  * wake.c
  *		Who is to be woken when a transaction commits, and how.
  *
- * One slot in shared memory for the launcher and one for each database that
- * has a worker.  A process publishes its latch there while it runs, and takes
+ * One slot in shared memory for the launcher, one for each database that has
+ * a worker, one more where it has a mailer.  A process publishes its latch there while it runs, and takes
  * it away before it exits; it is only ever set under the lock, so that nobody
  * sets the latch of a process that is gone.
  *
@@ -41,7 +41,9 @@ typedef struct WakeSlot
 	Oid			database;		/* invalid: free, or the launcher's */
 	Latch	   *latch;			/* NULL: no process */
 	int			pid;			/* 0: no process */
+	WakeKind	kind;
 	bool		asked;			/* to leave the database */
+	bool		wants_mailer;	/* of a worker: it has mail to send */
 } WakeSlot;
 
 typedef struct WakeShared
@@ -49,6 +51,9 @@ typedef struct WakeShared
 	Oid			installed;		/* where, since the launcher looked; by lock */
 	WakeSlot	slots[FLEXIBLE_ARRAY_MEMBER];
 } WakeShared;
+
+/* What a mailer has to know of as well. */
+#define WAKE_FOR_MAILER (WAKE_DELIVER | WAKE_LOOK | WAKE_NOW)
 
 static WakeShared *shared = NULL;
 static LWLock *lock = NULL;
@@ -59,7 +64,7 @@ static bool launcher_at_commit = false;
 
 /*
  * WakeSlotCount returns the number of slots: the launcher's, and as many as
- * there can be workers.
+ * there can be background workers.
  */
 int
 WakeSlotCount(void)
@@ -97,28 +102,28 @@ WakeShmemInit(void)
 
 /* The slot of this database, 0 if it has none; without lock. */
 static int
-FindSlot(Oid database)
+FindSlot(Oid database, WakeKind kind)
 {
-	static int	last = 0;
+	static int	last[WAKE_KINDS];
+	WakeSlot   *slot = &shared->slots[last[kind]];
 
-	if (last != 0 && shared->slots[last].database == database)
-		return last;
+	if (slot->database == database && slot->kind == kind)
+		return last[kind];
 	for (int i = 1; i < WakeSlotCount(); i++)
 	{
-		if (shared->slots[i].database == database)
-			return last = i;
+		slot = &shared->slots[i];
+		if (slot->database == database && slot->kind == kind)
+			return last[kind] = i;
 	}
 	return 0;
 }
 
 static void
-WakeWorker(uint32 reasons)
+WakeProcess(WakeKind kind, uint32 reasons)
 {
-	int			number;
+	int			number = FindSlot(MyDatabaseId, kind);
 	WakeSlot   *slot;
 
-	pg_memory_barrier();		/* our rows are visible before we look */
-	number = FindSlot(MyDatabaseId);
 	if (number == 0)
 		return;
 	slot = &shared->slots[number];
@@ -152,7 +157,12 @@ AtTransactionEnd(XactEvent event, void *arg)
 	if (event == XACT_EVENT_COMMIT)
 	{
 		if (reasons_at_commit != 0)
-			WakeWorker(reasons_at_commit);
+		{
+			pg_memory_barrier();	/* our rows are visible before we look */
+			WakeProcess(WAKE_WORKER, reasons_at_commit);
+			if (reasons_at_commit & WAKE_FOR_MAILER)
+				WakeProcess(WAKE_MAILER, reasons_at_commit);
+		}
 		if (launcher_at_commit)
 			TellInstalled();
 	}
@@ -197,22 +207,21 @@ WakeLauncherAtCommit(void)
 }
 
 /*
- * WakeAskToLeave asks the worker of a database to leave it, at once: what it
- * is doing is cancelled.  The launcher starts another one later.
+ * WakeAskToLeave asks the processes of a database to leave it, at once: what
+ * they are doing is cancelled.  The launcher starts others later.
  */
 void
 WakeAskToLeave(Oid database)
 {
-	int			number;
-
 	if (shared == NULL || !OidIsValid(database))
 		return;
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	number = FindSlot(database);
-	if (number != 0)
+	for (int i = 1; i < WakeSlotCount(); i++)
 	{
-		WakeSlot   *slot = &shared->slots[number];
+		WakeSlot   *slot = &shared->slots[i];
 
+		if (slot->database != database)
+			continue;
 		slot->asked = true;
 		/* It cannot be gone: it detaches under this lock. */
 		if (slot->pid != 0)
@@ -225,11 +234,11 @@ WakeAskToLeave(Oid database)
 }
 
 /*
- * WakeOpen gives a database a slot; returns its number, 0 if none is free.
- * Only the launcher opens and closes slots.
+ * WakeOpen gives a process of a database a slot; returns its number, 0 if none
+ * is free.  Only the launcher opens and closes slots.
  */
 int
-WakeOpen(Oid database)
+WakeOpen(Oid database, WakeKind kind)
 {
 	int			number = 0;
 
@@ -240,8 +249,11 @@ WakeOpen(Oid database)
 
 		if (!OidIsValid(slot->database))
 		{
-			slot->database = database;
+			slot->kind = kind;
 			slot->asked = false;
+			slot->wants_mailer = false;
+			pg_write_barrier(); /* FindSlot looks without the lock */
+			slot->database = database;
 			number = i;
 		}
 	}
@@ -360,14 +372,48 @@ WakeForgetAsked(int number)
 }
 
 /*
- * WakeGet tells which database a slot serves and which process is attached,
- * if any; false if the slot is free.
+ * WakeWantMailer says, for the worker of this slot, whether the database needs
+ * a mailer, and tells the launcher if that is new.
+ */
+void
+WakeWantMailer(int number, bool wanted)
+{
+	bool		changed;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	changed = shared->slots[number].wants_mailer != wanted;
+	shared->slots[number].wants_mailer = wanted;
+	LWLockRelease(lock);
+	if (changed)
+		WakeLauncher();
+}
+
+/*
+ * WakeMailerIsWanted tells whether the worker of a database wants a mailer.
  */
 bool
-WakeGet(int number, Oid *database, int *pid)
+WakeMailerIsWanted(Oid database)
+{
+	bool		wanted = false;
+
+	LWLockAcquire(lock, LW_SHARED);
+	for (int i = 1; i < WakeSlotCount() && !wanted; i++)
+		wanted = shared->slots[i].database == database &&
+			shared->slots[i].wants_mailer;
+	LWLockRelease(lock);
+	return wanted;
+}
+
+/*
+ * WakeGet tells which database a slot serves, with what kind of process, and
+ * which one is attached, if any; false if the slot is free.
+ */
+bool
+WakeGet(int number, Oid *database, WakeKind *kind, int *pid)
 {
 	LWLockAcquire(lock, LW_SHARED);
 	*database = shared->slots[number].database;
+	*kind = shared->slots[number].kind;
 	*pid = shared->slots[number].pid;
 	LWLockRelease(lock);
 	return OidIsValid(*database) || number == WAKE_LAUNCHER;

@@ -13,6 +13,7 @@
 #include "fmgr.h"
 #include "utils/builtins.h"
 
+#include "args.h"
 #include "errors.h"
 #include "query.h"
 #include "role.h"
@@ -23,8 +24,6 @@ PG_FUNCTION_INFO_V1(coupon_template_get);
 PG_FUNCTION_INFO_V1(coupon_browse);
 PG_FUNCTION_INFO_V1(coupon_wallet);
 PG_FUNCTION_INFO_V1(coupon_wallet_count);
-
-#define MAX_PAGE_SIZE 1000
 
 /*
  * The planner flattens the subquery unless it is told not to (OFFSET 0), and
@@ -93,11 +92,7 @@ static void
 PassPageSize(FunctionCallInfo fcinfo, int arg, Datum *values, char *nulls,
 			 int to)
 {
-	if (PG_ARGISNULL(arg) || PG_GETARG_INT32(arg) < 1 ||
-		PG_GETARG_INT32(arg) > MAX_PAGE_SIZE)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("page size must be from 1 to %d", MAX_PAGE_SIZE)));
+	ArgCheckPageSize(fcinfo, arg);
 	PassArg(fcinfo, arg, values, nulls, to);
 }
 

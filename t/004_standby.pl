@@ -60,7 +60,8 @@ my ($rc, $out, $err) = $older->psql('postgres', "\\set VERBOSITY verbose\nSELECT
 like($err, qr/VC001/, 'no preload: VC001');
 like($err, qr/ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements, coupon'/, 'the hint is the line to run');
 is($older->safe_psql('postgres', 'SELECT coupon_stock_left(1), coupon_stock_left(2)'), '0|100', 'no preload: counted from the tables');
-is($older->safe_psql('postgres', q{SELECT count(*) FROM coupon_outcomes()}), '13', 'no preload: pure functions work');
+is($older->safe_psql('postgres', q{SELECT count(*) FROM coupon_outcomes()}), '17', 'no preload: pure functions work');
+is($older->safe_psql('postgres', q{SELECT remind_bitmap('sms', 10) | '{email@20}'}), '{email@20,sms@10}', 'no preload: remind_bitmap works');
 is($older->safe_psql('postgres', q{SELECT status FROM coupon_health WHERE check_name = 'preload'}), 'critical', 'no preload: coupon_health tells');
 $older->safe_psql('postgres', q{UPDATE coupon_template SET total_stock = 50 WHERE id = 2; INSERT INTO coupon_template (id, name, discount_value) VALUES (3, 'c', 1); DELETE FROM coupon_template WHERE id = 3});
 ($rc, $out, $err) = $older->psql('postgres', "\\set VERBOSITY verbose\nUPDATE coupon_template SET total_stock = 50 WHERE id = 1");

@@ -81,5 +81,24 @@ $sub->safe_psql('postgres', 'DROP SUBSCRIPTION s; SELECT coupon_worker_wake()');
 ok($sub->poll_query_until('postgres', 'SELECT folded = 6 FROM coupon_stock WHERE template_id = 1'),
 	'without the subscription the worker folds');
 is($sub->safe_psql('postgres', q{SELECT (id >> 12) & 1023 FROM user_coupon WHERE user_id = 9 AND template_id = 1}), '1', 'with ids of this node');
+
+# Pushes that arrive are the publisher's to send.
+$pub->safe_psql('postgres', q{
+	CREATE PUBLICATION pushes FOR TABLE coupon_notification, coupon_notification_history;
+	INSERT INTO coupon_notification (channel, kind, user_ids, address, due_at, next_at)
+		VALUES ('sms', 'test', '{0}', 'a', now(), now())});
+$sub->safe_psql('postgres', "CREATE SUBSCRIPTION pushes CONNECTION '$connstr' PUBLICATION pushes");
+$sub->wait_for_subscription_sync;
+$sub->safe_psql('postgres', q{SELECT coupon_channel_set('sms', 'http://127.0.0.1:1/')});
+for (1 .. 3)
+{
+	my $before = $sub->safe_psql('postgres', $turns);
+	$sub->safe_psql('postgres', 'SELECT coupon_worker_wake()');
+	$sub->poll_query_until('postgres', "SELECT ($turns) > $before");
+}
+my $attempts = 'SELECT attempts FROM coupon_notification';
+is($sub->safe_psql('postgres', $attempts), '0', 'the subscriber does not send them');
+$sub->safe_psql('postgres', 'DROP SUBSCRIPTION pushes; SELECT coupon_worker_wake()');
+ok($sub->poll_query_until('postgres', "SELECT ($attempts) > 0"), 'without the subscription it does');
 $sub->stop; $pub->stop;
 done_testing();

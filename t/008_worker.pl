@@ -122,6 +122,27 @@ is($node->safe_psql('postgres', q{
 		OR xact_start IS NOT NULL OR l.pid IS NOT NULL)}),
 	'0', 'an idle worker has no snapshot, no transaction and no lock');
 
+# What waits for whom: the worker's are pushes over HTTP, of this database.
+$node->safe_psql('postgres', q{
+	INSERT INTO coupon_channel (channel, endpoint, enabled)
+	VALUES ('sms', 'http://127.0.0.1:9/', true), ('app', 'http://127.0.0.1:9/', false);
+	INSERT INTO coupon_notification (channel, kind, user_ids, due_at, next_at)
+	VALUES ('sms', 'test', '{0}', now(), now() + interval '1 h'), ('app', 'test', '{0}', now(), now())});
+is($node->safe_psql('postgres', 'SELECT kind, queue_depth, lateness FROM coupon_stat_worker ORDER BY kind'),
+	"launcher||\nworker|1|00:00:00", 'a push that waits is counted, one of a channel that is off is not');
+$node->safe_psql('postgres', q{
+	UPDATE coupon_notification SET next_at = now() - interval '1 h', leased_until = now() + interval '1 h'
+	WHERE channel = 'sms'});
+is($node->safe_psql('postgres', q{SELECT queue_depth, lateness FROM coupon_stat_worker WHERE kind = 'worker'}),
+	'0|00:00:00', 'nor one that is being sent');
+is($node->safe_psql('postgres', q{
+	BEGIN;
+	UPDATE coupon_notification SET leased_until = NULL WHERE channel = 'sms';
+	SELECT queue_depth, date_trunc('hour', lateness) FROM coupon_stat_worker WHERE kind = 'worker';
+	ROLLBACK}),
+	'1|01:00:00', 'how long the oldest waits');
+$node->safe_psql('postgres', 'TRUNCATE coupon_notification, coupon_channel');
+
 # A failing duty is recorded, and goes on after the repair.
 my $offset = -s $node->logfile;
 $node->safe_psql('postgres', 'ALTER TABLE coupon_watermark RENAME COLUMN upto TO elsewhere');

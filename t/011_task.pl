@@ -152,6 +152,38 @@ for my $round (1 .. 4)
 }
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET coupon.batch_size');
 
+# While claims are served, of whatever template, a runner pauses between batches;
+# alone it does not.  At one percent of the cores a pause is easy to see.
+$node->safe_psql('postgres', q{
+	ALTER DATABASE postgres SET coupon.batch_size = 20;
+	ALTER DATABASE postgres SET coupon.task_share = 1});
+{
+	my ($id, $task) = new_task('alone', 8_000);
+	my $begin = time;
+	$node->safe_psql('postgres', "CALL coupon_task_run($task)");
+	cmp_ok(time - $begin, '<', 20, 'alone: without claims at full speed');
+
+	($id, $task) = new_task('gives', 8_000);
+	my $other = $node->safe_psql('postgres', q{
+		INSERT INTO coupon_template (name, discount_value, status) VALUES ('other', 1, 'published') RETURNING id});
+	my $bench = start_pgbench($node, '-c', 2, '-T', 300, '-f', script(qq{
+\\set user random(1, 1000000000)
+SELECT coupon_receive($other, :user);
+}));
+	my $run = start_psql("CALL coupon_task_run($task)");
+	ok($node->poll_query_until('postgres', q{
+		SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE query LIKE 'CALL coupon_task_run%'}),
+		'gives: a runner pauses while there are claims');
+	is($node->safe_psql('postgres', "SELECT outcome, issued > 0 FROM coupon_task_cancel($task)"),
+		'ok|t', 'gives: it goes on, holds nothing meanwhile, and can be cancelled');
+	unlike(finish($run), qr/ERROR/, 'gives: the runner sees the cancel');
+	$bench->{handle}->signal('INT');
+	$bench->{handle}->finish;
+}
+$node->safe_psql('postgres', q{
+	ALTER DATABASE postgres RESET coupon.batch_size;
+	ALTER DATABASE postgres RESET coupon.task_share});
+
 # Killed again and again: the backend, or the whole server.
 {
 	my ($id, $task) = new_task('killed', 5_000);

@@ -35,6 +35,8 @@ HTTP:
     /endless-interim    100 without end
     /large-header       204 with 32 kB of headers
     /once               204, and closed after it without saying so
+    /switch/NAME        as DIRECTORY/NAME says now: one of the above, "status/410"
+A word may stand between: /flaky/who/2 is /flaky/2.
 SMTP, by recipient:
     refused@…           550 to RCPT
     later@…             451 to RCPT
@@ -189,6 +191,9 @@ async def http(reader, writer):
             request = await read_request(reader)
             http_log.write(**request, connection=number, time=time.time())
             parts = request["path"].strip("/").split("/")
+            if parts[0] == "switch":
+                with open(os.path.join(directory, parts[-1])) as f:
+                    parts = f.read().strip("/\n").split("/")
             if not await friendly(parts, request, writer):
                 await hostile(parts[0], writer)
                 break

@@ -1,7 +1,7 @@
 -- Claiming
 
 -- A named type instead of RETURNS TABLE: the executor need not make its row
--- type anew for each call, and SELECT (coupon_receive(…)).* still calls it once.
+-- type anew for each call, and SELECT (coupon_receive(...)).* still calls it once.
 CREATE TYPE coupon_receive_row AS (
     code int, outcome text, user_coupon_id bigint, receive_seq int,
     use_end timestamptz, repeated boolean

@@ -8,6 +8,12 @@ SELECT pg_extension_config_dump('coupon_task', '');
 SELECT pg_extension_config_dump('coupon_task_batch', '');
 SELECT pg_extension_config_dump('coupon_task_put_off', '');
 SELECT pg_extension_config_dump('coupon_task_failure', '');
+SELECT pg_extension_config_dump('coupon_remind', '');
+SELECT pg_extension_config_dump('coupon_channel', '');
+SELECT pg_extension_config_dump('coupon_message', '');
+SELECT pg_extension_config_dump('coupon_contact', '');
+SELECT pg_extension_config_dump('coupon_notification', '');
+SELECT pg_extension_config_dump('coupon_notification_history', '');
 DO $$
 BEGIN
     FOR i IN 0..31 LOOP
@@ -28,13 +34,17 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
+           OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
-               'coupon_wallet_count'))
+               'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
-               'coupon_receive_new_user'))
+               'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
-               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge'))
+               'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
+               'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
+               'coupon_channel_secret', 'coupon_notification_replay',
+               'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
                'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
                'coupon_stuck')))
@@ -47,8 +57,25 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
-                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks']) AS v
+                      'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
+                      'coupon_message', 'coupon_notification', 'coupon_notification_history',
+                      'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    -- Not what may hold a key: secret, password, headers, body_template.
+    SELECT 'TABLE @extschema@.coupon_channel',
+           'SELECT (channel, endpoint, mail_from, username, batch_size, max_in_flight, timeout,'
+           ' enabled, disabled_reason, updated_at)'
+    WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
+    WHERE kind = 'operator'
+    UNION ALL
+    -- For the policies of pushes: which templates are of one's shop.
+    SELECT 'TABLE @extschema@.coupon_template', 'SELECT (id, shop_number)'
+    WHERE kind = 'monitor'
+    UNION ALL
+    SELECT 'TYPE @extschema@.remind_bitmap', 'USAGE'
     UNION ALL
     SELECT 'SCHEMA @extschema@', 'USAGE'
     $$
@@ -125,7 +152,8 @@ DECLARE
 BEGIN
     FOR r IN SELECT p.oid::regprocedure AS f FROM pg_proc p
              WHERE p.pronamespace = '@extschema@'::regnamespace
-               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard')
+               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard'
+                    OR p.proname ~ '^remind_bitmap(_|$)')
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                              AND d.deptype = 'e' AND e.extname = 'coupon') LOOP
@@ -133,6 +161,7 @@ BEGIN
     END LOOP;
 END
 $$;
+REVOKE ALL ON TYPE remind_bitmap FROM PUBLIC;
 
 -- The launcher starts a worker here.
 SELECT @extschema@.coupon_worker_wake();

@@ -54,9 +54,22 @@ COMMENT ON VIEW coupon_stat_cache IS 'the shared cache of templates since the st
 
 CREATE VIEW coupon_stat_worker AS
 SELECT w.kind, d.datname AS database, w.pid, w.state, w.started_at, w.last_turn_at, w.turns,
-       w.errors, w.last_error, w.last_error_at
-FROM coupon_stat_workers() w LEFT JOIN pg_database d ON d.oid = w.datid;
-COMMENT ON VIEW coupon_stat_worker IS 'the launcher and the worker of each database: what they do and what has failed';
+       w.errors, w.last_error, w.last_error_at, q.queue_depth, q.lateness
+FROM coupon_stat_workers() w LEFT JOIN pg_database d ON d.oid = w.datid
+LEFT JOIN (
+    SELECT k.kind, COALESCE(sum(n.waiting), 0)::bigint AS queue_depth,
+           COALESCE(clock_timestamp() - min(n.oldest), '0') AS lateness
+    FROM (VALUES ('worker', false), ('mailer', true)) AS k (kind, is_mail)
+    LEFT JOIN coupon_channel c ON c.enabled AND (c.endpoint ILIKE 'smtp%') = k.is_mail
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS waiting,
+               min(o.next_at) FILTER (WHERE o.next_at <= clock_timestamp()) AS oldest
+        FROM coupon_notification o
+        WHERE o.channel = c.channel
+          AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())) n ON true
+    GROUP BY k.kind) q ON q.kind = w.kind AND d.datname = current_database();
+COMMENT ON VIEW coupon_stat_worker IS
+    'the launcher, and the worker and mailer of each database: what they do, what has failed, and what waits for them';
 
 CREATE VIEW coupon_health AS
 WITH state AS MATERIALIZED (SELECT * FROM coupon_server_state()),
@@ -69,7 +82,8 @@ worker AS MATERIALIZED (
     SELECT s.preloaded, s.in_recovery, s.worker_wanted, w.state, w.last_error, w.last_error_at,
            COALESCE(current_setting('coupon.databases', true), '') AS databases,
            w.last_error_at > now() - interval '10 minutes' AS failing
-    FROM state s LEFT JOIN coupon_stat_worker w ON w.database = current_database()),
+    FROM state s LEFT JOIN coupon_stat_workers() w
+        ON w.kind = 'worker' AND w.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
 triggers AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE g.tgenabled <> 'A') AS off,
            count(*) AS n
@@ -78,7 +92,27 @@ triggers AS MATERIALIZED (
                         'user_coupon_guard', 'coupon_role_changed')
       AND p.pronamespace = '@extschema@'::regnamespace),
 oversold AS MATERIALIZED (
-    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota)
+    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
+silent AS MATERIALIZED (
+    SELECT string_agg(format('%s (%s)', k.channel, CASE WHEN c.channel IS NULL THEN 'not set up'
+                                                        ELSE COALESCE(c.disabled_reason, 'switched off') END),
+                      ', ' ORDER BY k.channel) AS names
+    FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) AS k (channel)
+    LEFT JOIN coupon_channel c ON c.channel = k.channel
+    WHERE c.enabled IS NOT TRUE
+      AND EXISTS (SELECT FROM coupon_notification o WHERE o.channel = k.channel)),
+late AS MATERIALIZED (
+    SELECT string_agg(format('%s (%s)', c.channel, date_trunc('second', clock_timestamp() - o.next_at)),
+                      ', ' ORDER BY c.channel) AS names
+    FROM coupon_channel c CROSS JOIN LATERAL (
+        SELECT o.next_at FROM coupon_notification o
+        WHERE o.channel = c.channel AND o.next_at <= clock_timestamp() - interval '1 minute'
+          AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())
+        ORDER BY o.next_at LIMIT 1) o
+    WHERE c.enabled),
+dead AS MATERIALIZED (
+    SELECT count(*) AS n FROM (SELECT FROM coupon_notification_history o
+        WHERE o.state = 'dead' LIMIT 100001) x)
 SELECT 'preload' AS check_name,
        CASE WHEN preloaded THEN 'ok' ELSE 'critical' END AS status,
        CASE WHEN preloaded THEN 'the library is preloaded' ELSE 'nothing can be claimed' END AS detail,
@@ -89,7 +123,7 @@ SELECT 'triggers',
        CASE WHEN off = 0 AND n = 106 THEN 'ok' ELSE 'critical' END,
        format('%s of 106 triggers present, %s not ENABLE ALWAYS', n, off),
        CASE WHEN off > 0 OR n <> 106
-            THEN 'ALTER TABLE … ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
+            THEN 'ALTER TABLE ... ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
 FROM triggers
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
@@ -125,6 +159,25 @@ SELECT 'cache',
        format('%s of %s places used, hit rate %s', entries, capacity, COALESCE(hit_rate::text, 'unknown')),
        CASE WHEN evictions * 5 > lookups AND lookups > 10000 THEN 'raise coupon.max_templates' END
 FROM cache
+UNION ALL
+SELECT 'channels', CASE WHEN names IS NULL THEN 'ok' ELSE 'warning' END,
+       CASE WHEN names IS NULL THEN 'no push waits for a channel that does not send'
+            ELSE format('pushes wait for %s', names) END,
+       CASE WHEN names IS NOT NULL THEN 'coupon_channel_set sets a channel up, coupon_channel_enable switches it on' END
+FROM silent
+UNION ALL
+SELECT 'late_pushes', CASE WHEN names IS NULL OR in_recovery THEN 'ok' ELSE 'warning' END,
+       CASE WHEN in_recovery THEN 'a standby pushes nothing'
+            WHEN names IS NULL THEN 'no push has been due for a minute'
+            ELSE format('due for longer than a minute: %s', names) END,
+       CASE WHEN names IS NOT NULL AND NOT in_recovery
+            THEN 'coupon_stat_worker says whether a worker (for mail, a mailer) runs; last_error in coupon_notification, what the receiver answers' END
+FROM late, state
+UNION ALL
+SELECT 'dead_pushes', CASE WHEN n = 0 THEN 'ok' ELSE 'warning' END,
+       format('%s pushes were given up', CASE WHEN n > 100000 THEN 'over 100000' ELSE n::text END),
+       CASE WHEN n > 0 THEN 'last_error in coupon_notification_history says why; then SELECT * FROM coupon_notification_replay()' END
+FROM dead
 UNION ALL
 SELECT 'durability',
        CASE WHEN current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off' THEN 'critical'

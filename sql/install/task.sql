@@ -159,7 +159,7 @@ CREATE FUNCTION coupon_stuck(older_than interval DEFAULT '5 minutes')
     LANGUAGE sql STABLE
     BEGIN ATOMIC
         SELECT s.kind, s.id, s.since, s.state, s.attempts, s.last_error, s.repair
-        FROM coupon_stuck_tasks s
+        FROM (SELECT * FROM coupon_stuck_tasks UNION ALL SELECT * FROM coupon_stuck_notifications) s
         WHERE s.since <= statement_timestamp() - older_than
         ORDER BY s.since;
     END;

@@ -11,7 +11,7 @@ CREATE PROCEDURE coupon_purge()
     LANGUAGE C
     AS 'MODULE_PATHNAME', 'coupon_purge';
 COMMENT ON PROCEDURE coupon_purge() IS
-    'deletes what is older than coupon.keep_coupons and coupon.keep_tasks; commits after each batch';
+    'deletes what is older than coupon.keep_coupons, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
 
 -- Called by coupon_purge as the owner, one transaction each, until it answers 0.
 -- The stage comes first: where somebody reads it still, the task is left for

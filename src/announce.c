@@ -1,0 +1,46 @@
+/*
+ * announce.c
+ *		Tells users of coupons that a task has given them, through the channels
+ *		that it names.
+ *
+ * Pushes go into the outbox with the coupons, in the transaction of the batch:
+ * what a crash or an error takes away it takes away together, and is done once
+ * more together.
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "announce.h"
+#include "outbox.h"
+#include "remind_bitmap.h"
+
+/*
+ * AnnounceIssued tells the users of those lines that got a coupon.  Between
+ * QueryBegin and QueryEnd.
+ */
+void
+AnnounceIssued(const Task *task, const Line *lines, int nlines)
+{
+	OutboxEvent event = {.kind = "coupon", .template_id = task->template_id,
+	.task_id = task->id, .due_at = GetCurrentTimestamp()};
+	int64	   *users;
+	int			nusers = 0;
+
+	if (task->notify == 0)
+		return;
+	users = palloc(nlines * sizeof(int64));
+	for (int i = 0; i < nlines; i++)
+	{
+		if (lines[i].fate == LINE_ISSUED)
+			users[nusers++] = lines[i].user_id;
+	}
+	for (int channel = 0; nusers > 0 && channel < REMIND_CHANNELS; channel++)
+	{
+		if ((task->notify & (1 << channel)) == 0)
+			continue;
+		event.channel = RemindChannelName(channel);
+		OutboxAdd(&event, users, nusers, NULL);
+	}
+	pfree(users);
+}

@@ -1,0 +1,32 @@
+/*
+ * channel_check.h
+ *		What a channel, its texts and addresses may look like.
+ */
+#ifndef COUPON_CHANNEL_CHECK_H
+#define COUPON_CHANNEL_CHECK_H
+
+#include "fmgr.h"
+
+/* A channel as coupon_channel_set is asked for; NULL: not given. */
+typedef struct ChannelSpec
+{
+	char	   *endpoint;
+	const char *secret;
+	bool		has_headers;
+	const char *body_template;
+	const char *mail_from;
+	const char *username;
+	const char *password;
+	int			batch_size;
+	int			max_in_flight;
+} ChannelSpec;
+
+extern void ChannelRequireUnbound(void);
+extern const char *ChannelArg(FunctionCallInfo fcinfo, int arg);
+extern const char *ChannelKindArg(FunctionCallInfo fcinfo, int arg);
+extern const char *ChannelAddressArg(FunctionCallInfo fcinfo, int arg);
+extern void ChannelCheckSpec(ChannelSpec *spec);
+extern void ChannelCheckTimeout(Datum timeout);
+extern void ChannelCheckMessage(const char *subject, const char *body);
+
+#endif							/* COUPON_CHANNEL_CHECK_H */

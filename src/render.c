@@ -1,0 +1,200 @@
+/*
+ * render.c
+ *		A push as an HTTP request: its body, its headers, its signature.
+ *
+ * Without a body_template a request follows Standard Webhooks 1.0; with one it
+ * speaks the dialect of a gateway, with the same id in Idempotency-Key.  What
+ * is the same in every request of a channel has been worked out once, by
+ * RenderChannelMake.
+ *
+ * It is called outside transactions, where there is no resource owner, while
+ * OpenSSL's contexts want one: a single context, with an owner of its own,
+ * serves this process for all its life.
+ */
+#include "postgres.h"
+
+#include "common/hmac.h"
+#include "common/sha2.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "id.h"
+#include "render.h"
+#include "render_text.h"
+
+#define UNIX_EPOCH_SECS \
+	((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * SECS_PER_DAY)
+
+#define SIGNATURE_CHARS 44		/* base64 of 32 bytes */
+
+/* webhook-id, webhook-timestamp, webhook-signature, Idempotency-Key, NULL */
+#define MORE_HEADERS 5
+
+static pg_hmac_ctx *hmac = NULL;
+
+static void
+MakeHmac(void)
+{
+	MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
+	ResourceOwner old_owner = CurrentResourceOwner;
+
+	CurrentResourceOwner = ResourceOwnerCreate(NULL, "coupon signatures");
+	hmac = pg_hmac_create(PG_SHA256);
+	CurrentResourceOwner = old_owner;
+	MemoryContextSwitchTo(old_context);
+	if (hmac == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+}
+
+static bool
+HmacAdd(const char *data, int length)
+{
+	return pg_hmac_update(hmac, (const uint8 *) data, length) >= 0;
+}
+
+/* v1,<base64 of HMAC-SHA256 over id.timestamp.body> */
+static void
+AppendSignature(StringInfo out, const RenderSecret *secret, const char *id,
+				const char *timestamp, StringInfo body)
+{
+	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+
+	if (pg_hmac_init(hmac, secret->key, secret->length) < 0 ||
+		!HmacAdd(id, strlen(id)) || !HmacAdd(".", 1) ||
+		!HmacAdd(timestamp, strlen(timestamp)) || !HmacAdd(".", 1) ||
+		!HmacAdd(body->data, body->len) ||
+		pg_hmac_final(hmac, digest, sizeof(digest)) < 0)
+		elog(ERROR, "could not compute a signature: %s", pg_hmac_error(hmac));
+
+	appendBinaryStringInfo(out, "v1,", 3);
+	enlargeStringInfo(out, SIGNATURE_CHARS);
+	out->len += CompatB64Encode(digest, sizeof(digest), out->data + out->len,
+								SIGNATURE_CHARS);
+	out->data[out->len] = '\0';
+}
+
+/* {"type": …, "timestamp": …, "data": {…}} */
+static void
+AppendStandardBody(StringInfo out, const RenderPush *push, const char *subject,
+				   const char *body)
+{
+	appendStringInfoString(out, "{\"type\":\"");
+	appendStringInfoString(out, RenderEventType(push));
+	/* Of the event, not of the attempt: the body stays what it was. */
+	appendStringInfoString(out, "\",\"timestamp\":\"");
+	RenderUtc(out, IdTime(push->id));
+	appendStringInfoString(out, "\",\"data\":{\"id\":");
+	RenderJsonId(out, push->id);
+	appendStringInfoString(out, ",\"channel\":");
+	RenderJsonString(out, push->channel);
+	appendStringInfoString(out, ",\"template_id\":");
+	RenderJsonId(out, push->template_id);
+	appendStringInfoString(out, ",\"name\":");
+	RenderJsonString(out, push->name);
+	appendStringInfoString(out, ",\"start\":");
+	if (RenderHasStart(push))
+	{
+		appendStringInfoChar(out, '"');
+		RenderUtc(out, push->start);
+		appendStringInfoChar(out, '"');
+	}
+	else
+		appendStringInfoString(out, "null");
+	appendStringInfoString(out, ",\"minutes\":");
+	if (push->minutes != 0)
+		RenderInteger(out, push->minutes);
+	else
+		appendStringInfoString(out, "null");
+	appendStringInfoString(out, ",\"task_id\":");
+	RenderJsonId(out, push->task_id);
+	appendStringInfoString(out, ",\"subject\":");
+	RenderJsonString(out, subject);
+	appendStringInfoString(out, ",\"body\":");
+	RenderJsonString(out, body);
+	appendStringInfoString(out, ",\"recipients\":");
+	RenderRecipients(out, push);
+	appendStringInfoString(out, "}}");
+}
+
+static void
+BeginHeader(StringInfo header, const char *name)
+{
+	initStringInfo(header);
+	appendStringInfoString(header, name);
+	appendStringInfoString(header, ": ");
+}
+
+/* id, timestamp and signatures of Standard Webhooks. */
+static int
+WebhookHeaders(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+			   StringInfo body, const char **headers)
+{
+	StringInfoData id,
+				timestamp,
+				signature;
+	int			n = 0;
+
+	BeginHeader(&id, "webhook-id");
+	RenderInteger(&id, push->id);
+	headers[n++] = id.data;
+	BeginHeader(&timestamp, "webhook-timestamp");
+	RenderInteger(&timestamp, now / USECS_PER_SEC + UNIX_EPOCH_SECS);
+	headers[n++] = timestamp.data;
+	if (channel->nsecrets == 0)
+		return n;
+
+	if (hmac == NULL)
+		MakeHmac();
+	BeginHeader(&signature, "webhook-signature");
+	for (int i = 0; i < channel->nsecrets; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(&signature, ' ');
+		AppendSignature(&signature, &channel->secrets[i],
+						id.data + strlen("webhook-id: "),
+						timestamp.data + strlen("webhook-timestamp: "), body);
+	}
+	headers[n++] = signature.data;
+	return n;
+}
+
+/*
+ * RenderRequest appends the body of a request, and gives its headers, "Name:
+ * value", ended by a NULL: both in memory of the current context.
+ */
+void
+RenderRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+			  StringInfo body, const char ***headers)
+{
+	const char **list = palloc((channel->nheaders + MORE_HEADERS) * sizeof(char *));
+	int			n = channel->nheaders;
+	StringInfoData subject,
+				text,
+				key;
+
+	initStringInfo(&subject);
+	initStringInfo(&text);
+	RenderTexts(push, &subject, &text);
+	if (channel->body_template == NULL)
+		AppendStandardBody(body, push, subject.data, text.data);
+	else
+		RenderTemplate(push, channel, subject.data, text.data, body);
+	pfree(subject.data);
+	pfree(text.data);
+
+	memcpy(list, channel->headers, n * sizeof(char *));
+	if (channel->body_template == NULL || channel->nsecrets > 0)
+		n += WebhookHeaders(push, channel, now, body, list + n);
+	if (channel->body_template != NULL)
+	{
+		BeginHeader(&key, "Idempotency-Key");
+		RenderInteger(&key, push->id);
+		list[n++] = key.data;
+	}
+	list[n] = NULL;
+	*headers = list;
+}

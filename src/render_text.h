@@ -1,0 +1,20 @@
+/*
+ * render_text.h
+ *		Pieces of which bodies are made; shared by the rooms of rendering.
+ */
+#ifndef COUPON_RENDER_TEXT_H
+#define COUPON_RENDER_TEXT_H
+
+#include "render.h"
+
+extern void RenderInteger(StringInfo out, int64 value);
+extern void RenderUtc(StringInfo out, TimestampTz at);
+extern void RenderJsonString(StringInfo out, const char *s);
+extern void RenderJsonId(StringInfo out, int64 id);
+extern void RenderRecipients(StringInfo out, const RenderPush *push);
+extern bool RenderHasStart(const RenderPush *push);
+extern const char *RenderEventType(const RenderPush *push);
+extern void RenderTemplate(const RenderPush *push, const RenderChannel *channel,
+						   const char *subject, const char *body, StringInfo out);
+
+#endif							/* COUPON_RENDER_TEXT_H */

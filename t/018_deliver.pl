@@ -1,0 +1,288 @@
+# Delivery through the worker: what was put into the outbox arrives once, with
+# one webhook-id, whatever receivers and administrators do.  COUPON_SEED repeats
+# a run.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use DeliverTest;
+use Digest::SHA qw(hmac_sha256_base64);
+use Encode;
+use JSON::PP;
+use MIME::Base64;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+seeded();
+my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
+
+# Delivered once, with the right body, headers and signatures.
+{
+	my @keys = map { my $k = $_; join('', map { chr((7 * $_ * $k + $k) % 256) } 1 .. 32) } 3, 5;
+	my $secrets = join(' ', map { 'whsec_' . encode_base64($_, '') } @keys);
+	my $name = "Gr\x{f6}\x{df}e \x{5496}\x{5561} \"50 %\" \\ off";
+	channel('sms', 'ok/first', "secret => '$secrets', headers => '{\"X-Shop\": \"seven\"}'");
+	channel('app', 'ok/second', q{body_template => '{"to": {addresses}, "text": "{subject}"}', headers => '{"Authorization": "Bearer t"}'});
+	sql(q{SELECT coupon_contact_set(7, 'sms', '+49 151 7'), coupon_contact_set(8, 'app', 'device "8"')});
+	my $id = reminders_due('sms,app', 1, 20, encode_utf8($name));
+	my $tests = tests('sms', 10, 'number') . ',' . tests('app', 10, 'device');
+	await('count(*) = 0 AND (SELECT count(*) = 60 FROM coupon_notification_history) FROM coupon_notification', 'first: the queue runs empty');
+	is(sql(q{SELECT DISTINCT state, attempts, last_status, sent_at >= due_at AND ended_at >= sent_at FROM coupon_notification_history}),
+		'delivered|1|204|t', 'first: all is in the history');
+	is(sql(q{SELECT channel, kind, count(*), count(DISTINCT user_ids) FROM coupon_notification_history GROUP BY 1, 2 ORDER BY 1, 2}),
+		"app|reminder|20|20\napp|test|10|1\nsms|reminder|20|20\nsms|test|10|1", 'first: of each user once');
+
+	my (@sms, @app) = ();
+	@sms = arrived('ok/first');
+	@app = arrived('ok/second');
+	is(ids_of(@sms, @app), sorted(sql(q{SELECT string_agg(id::text, ',') FROM coupon_notification_history})), 'first: each arrives once, under its id');
+	my ($signed, $right) = (0, 0);
+	for my $r (@sms)
+	{
+		my %h = %{ $r->{headers} };
+		my $text = join('.', $h{'webhook-id'}, $h{'webhook-timestamp'}, encode_utf8($r->{body}));
+		my $expected = join(' ', map { my $s = hmac_sha256_base64($text, $_); 'v1,' . $s . '=' x (-length($s) % 4) } @keys);
+		$signed++ if $h{'webhook-signature'} eq $expected && abs($h{'webhook-timestamp'} - $r->{time}) < 60;
+		my $body = decode_json(encode_utf8($r->{body}));
+		my $d = $body->{data};
+		my ($to) = @{ $d->{recipients} };
+		next if $h{'x-shop'} ne 'seven' || $h{'content-type'} ne 'application/json' || $d->{id} ne $h{'webhook-id'} || @{ $d->{recipients} } != 1;
+		$right++ if $body->{type} eq 'coupon.test' && $to->{address} =~ /^number\d+$/;
+		$right++ if $body->{type} eq 'coupon.reminder' && $d->{template_id} eq $id && $d->{name} eq $name && $d->{minutes} == 30
+			&& $d->{subject} eq "$name starts soon" && $to->{address} eq ($to->{user_id} == 7 ? '+49 151 7' : $to->{user_id});
+	}
+	is($signed, 30, 'first: two signatures that somebody else computes alike');
+	is($right, 30, 'first: bodies and headers are right');
+	is(scalar(grep { my $b = decode_json(encode_utf8($_->{body})); $_->{headers}{authorization} eq 'Bearer t' && $b->{to}[0] =~ /^(device\d+|device "8"|\d+)$/
+		&& ($b->{text} eq "$name starts soon" || $b->{text} eq 'Test of channel app') && !exists $_->{headers}{'webhook-id'} } @app),
+		30, 'second: the dialect of a gateway');
+}
+
+# Tried again: under the same id, with the same body, when the receiver says.
+{
+	channel('sms', 'flaky/again/2');
+	channel('app', 'retry-after/later/3');
+	switch_to('gone', 'status/410');
+	channel('ch3', 'switch/gone');
+	my $flaky = tests('sms', 1, 'x');
+	my $later = tests('app', 1, 'x');
+	my $gone = tests('ch3', 1, 'x');
+	await("last_status = 429 FROM coupon_notification WHERE id = $later", 'later: refused');
+	is(sql("SELECT next_at >= due_at + interval '3 s' FROM coupon_notification WHERE id = $later"), 't', 'later: until the time in Retry-After');
+	await(q{NOT enabled AND disabled_reason ~ '410' FROM coupon_channel WHERE channel = 'ch3'}, 'gone: 410 switches the channel off');
+	is(sql("SELECT attempts, leased_until IS NULL, last_status FROM coupon_notification WHERE id = $gone"), '1|t|410', 'gone: the push waits');
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $flaky", 'again: delivered after two failures');
+	is(ended($flaky), 'delivered|3|204|1', 'again: with three attempts');
+	my @requests = arrived('flaky/again');
+	is(ids_of(@requests), "$flaky,$flaky,$flaky", 'again: each under the same id');
+	is(scalar(keys %{ { map { $_->{body} => 1 } @requests } }), 1, 'again: and with the same body');
+	await("attempts >= 2 FROM coupon_notification WHERE id = $later", 'later: tried again');
+	@requests = arrived('retry-after/later');
+	cmp_ok($requests[1]{time} - $requests[0]{time}, '>=', 2.99, 'later: not before the time in Retry-After');
+	is(sql("SELECT coupon_stuck.state FROM coupon_stuck('0') WHERE id = $later"), 'retrying', 'later: coupon_stuck tells of it');
+	is(scalar(arrived('switch/gone')), 1, 'gone: nothing more was sent');
+	switch_to('gone', 'ok');
+	sql(q{SELECT coupon_channel_enable('ch3')});
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $gone", 'gone: enabled, the push goes out');
+	is(ids_of(arrived('switch/gone')), "$gone,$gone", 'gone: under the same id');
+	sql("DELETE FROM coupon_notification WHERE id = $later");
+}
+
+# Bad receivers: dead after so many attempts, and no other channel minds.
+{
+	my $closed = PostgreSQL::Test::Cluster::get_free_port();
+	my %bad = (garbage => 'garbage/x', close => 'close/x', reset => 'reset/x', redirect => 'redirect/ok', 'no name' => 'http://no.such.host.invalid/x',
+		'no port' => "http://127.0.0.1:$closed/x", headers => 'endless-headers/x', refused => 'http://169.254.169.254/x');
+	limit_attempts(2);
+	my @kinds = sort keys %bad;
+	while (my @round = splice(@kinds, 0, 4))
+	{
+		my %ids;
+		my %channels;
+		@channels{@round} = qw(sms email app ch3);
+		channel($channels{$_}, $bad{$_}, q{timeout => '2 s'}) for @round;
+		channel('ch4', 'ok/good');
+		$ids{$_} = tests($channels{$_}, 3, "bad-$_") for @round;
+		my $good = tests('ch4', 50, 'good');
+		await("count(*) = 50 FROM coupon_notification_history WHERE id IN ($good)", "bad (@round): another channel delivers");
+		for my $kind (@round)
+		{
+			await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($ids{$kind})", "bad ($kind): given up");
+			is(sql("SELECT DISTINCT state, attempts, last_error <> '' FROM coupon_notification_history WHERE id IN ($ids{$kind})"), 'dead|2|t', "bad ($kind): after two attempts");
+		}
+		# Answers count once their headers are there, whatever the body is.
+		if (!@kinds)
+		{
+			my ($endless, $short) = map { channel('ch4', $_); my $t = tests('ch4', 3, 'x'); await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($t)", "$_: over"); $t } 'endless-body/x', 'close-body/x';
+			is(ended("$endless,$short"), 'delivered|1|200|6', 'an endless body and a short one are answers');
+			for my $kind (@round)
+			{
+				channel($channels{$kind}, "ok/replayed-$channels{$kind}");
+				is(sql("SELECT replayed FROM coupon_notification_replay(channel => '$channels{$kind}')") >= 3, 1, "replay ($kind)");
+				await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($ids{$kind}) AND state = 'delivered' AND attempts = 3", "replay ($kind): delivered");
+				my %seen = map { $_->{headers}{'webhook-id'} => 1 } arrived("ok/replayed-$channels{$kind}");
+				is(scalar(grep { $seen{$_} } split(/,/, $ids{$kind})), 3, "replay ($kind): under the same ids");
+			}
+		}
+	}
+	unlike(join(' ', map { $_->{path} } received($receiver, 'http')), qr{^/ok$}m, 'bad: no redirect was followed');
+	limit_attempts(12);
+	await('count(*) = 0 FROM coupon_notification', 'bad: nothing is left behind');
+}
+
+# A receiver that hangs holds up nobody else, and no more than it may.
+{
+	channel('ch4', 'hang/five', q{timeout => '5 s'});
+	channel('app', 'ok/quick');
+	my $hanging = tests('ch4', 100, 'h');
+	await(q{leased = 64 FROM coupon_stat_channel WHERE channel = 'ch4'}, 'hang: as many wait as may');
+	my $quick = tests('app', 500, 'q');
+	await("count(*) = 500 FROM coupon_notification_history WHERE id IN ($quick)", 'hang: another channel delivers all');
+	is(sql("SELECT max(attempts), count(*) FILTER (WHERE attempts = 1), count(*) FILTER (WHERE last_error IS NOT NULL) FROM coupon_notification WHERE id IN ($hanging)"),
+		'1|64|0', 'hang: while the first of it still hangs, and no more is leased than can leave');
+	sql(q{DELETE FROM coupon_notification; SELECT coupon_channel_enable('ch4', false)});
+}
+
+# Cancelled reminders.
+{
+	# Before anything was sent.
+	channel('sms', 'ok/cancelled');
+	sql(q{SELECT coupon_channel_enable('sms', false)});
+	my $id = reminders_due('sms', 1, 5);
+	await("count(*) = 5 FROM coupon_notification WHERE template_id = $id", 'cancel: reminders wait for their channel');
+	is(cancel($id, 2, 'sms'), 'ok', 'cancel: one is taken back');
+	is(sql("BEGIN; SELECT outcome FROM coupon_remind_cancel($id, 3, 'sms', 30); ROLLBACK"), 'ok', 'cancel: another one is not, after all');
+	sql(q{SELECT coupon_channel_enable('sms')});
+	await("count(*) = 4 FROM coupon_notification_history WHERE template_id = $id", 'cancel: the others leave');
+	is(join(',', sort map { users_of($_) } arrived('ok/cancelled')), '1,3,4,5', 'cancel: and only they arrive');
+
+	# While it is on its way.
+	channel('sms', 'slow/flying/1000');
+	$id = reminders_due('sms', 1, 1);
+	await("leased_until IS NOT NULL FROM coupon_notification WHERE template_id = $id", 'flying: it leaves');
+	is(cancel($id, 1, 'sms'), 'too_late', 'flying: a cancel is too late');
+	await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'flying: it arrives');
+
+	# One of several in a request; and the last two of one at the same time.
+	channel('sms', 'ok/several', 'batch_size => 3, enabled => false');
+	$id = reminders_due('sms', 1, 5);
+	await("count(*) = 2 FROM coupon_notification WHERE template_id = $id", 'several: two requests');
+	is(cancel($id, 2, 'sms'), 'ok', 'several: one of three is taken back');
+	my $open = $node->background_psql('postgres');
+	is($open->query_safe("BEGIN; SELECT outcome FROM coupon_remind_cancel($id, 4, 'sms', 30)"), 'ok', 'several: and one of two');
+	my $other = start_psql("SELECT outcome FROM coupon_remind_cancel($id, 5, 'sms', 30)");
+	await(q{count(*) = 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query ~ 'cancel'}, 'several: and the other, who waits');
+	$open->query_safe('COMMIT');
+	$open->quit;
+	is(finish($other), "ok\n", 'several: and can');
+	sql(q{SELECT coupon_channel_enable('sms')});
+	await("count(*) = 0 FROM coupon_notification", 'several: the queue runs empty');
+	is(join(' ', map { join(',', users_of($_)) } arrived('ok/several')), '1,3', 'several: one request, without the one cancelled');
+
+	# At any moment: what was taken back is not sent, what was too late is.
+	channel('sms', 'slow/race/50', 'max_in_flight => 8');
+	my $n = 300;
+	$id = reminders_due('sms', 1, $n);
+	my @order = sort { rand() <=> 0.5 } 1 .. $n;
+	my $run = start_psql(join('', map { "SELECT $_, outcome FROM coupon_remind_cancel($id, $_, 'sms', 30);\n" . ($_ % 3 ? '' : "SELECT pg_sleep(0.01) WHERE false;\n") } @order));
+	my %outcome = finish($run) =~ /^(\d+)\|(\w+)$/mg;
+	await("count(*) = 0 FROM coupon_notification", 'race: the queue runs empty');
+	my %sent;
+	$sent{$_}++ for map { users_of($_) } arrived('slow/race');
+	is(join(',', sort keys %{ { map { $_ => 1 } values %outcome } }), 'ok,too_late', 'race: some were in time, some not');
+	is(scalar(grep { $outcome{$_} eq 'ok' && $sent{$_} } 1 .. $n), 0, 'race: none that was cancelled was sent');
+	is(scalar(grep { $outcome{$_} eq 'too_late' && ($sent{$_} || 0) != 1 } 1 .. $n), 0, 'race: each other was, once');
+}
+
+# A sale that begins while its reminder waits for the next attempt.
+{
+	channel('sms', 'status/begun/500');
+	my $id = reminders_due('sms', 1, 3);
+	await("count(*) = 3 FROM coupon_notification WHERE template_id = $id AND last_status = 500", 'begun: reminders fail');
+	sql("UPDATE coupon_template SET receive_start = now() - interval '1 s' WHERE id = $id");
+	my $sent = scalar(arrived('status/begun'));
+	await("count(*) = 3 FROM coupon_notification_history WHERE template_id = $id AND state = 'missed'", 'begun: then they are missed');
+	cmp_ok(scalar(arrived('status/begun')) - $sent, '<=', 0, 'begun: and not sent');
+}
+
+# A distribution tells those who got a coupon.
+{
+	channel('sms', 'ok/given-sms', 'batch_size => 100');
+	channel('app', 'ok/given-app');
+	my $id = new_template('-1 hour');
+	sql("SELECT coupon_receive($id, u) FROM generate_series(1, 10) u");
+	my $task = sql("SELECT task_id FROM coupon_task_create('given', $id, '{sms,app}')");
+	sql("INSERT INTO coupon_stage_$task (user_id) SELECT u::text FROM generate_series(1, 250) u UNION ALL SELECT 'nobody' UNION ALL SELECT u::text FROM generate_series(50, 60) u;
+		SELECT coupon_task_submit($task)");
+	await("state = 'success' FROM coupon_task WHERE id = $task", 'given: the task runs');
+	await('count(*) = 0 FROM coupon_notification', 'given: the queue runs empty');
+	is(sql("SELECT issued, failed FROM coupon_task WHERE id = $task"), '240|22', 'given: some lines fail');
+	my $expected = sql("SELECT string_agg(user_id::text, ',' ORDER BY user_id) FROM user_coupon WHERE request_id = 'task $task'");
+	for my $word ('given-sms', 'given-app')
+	{
+		my @requests = arrived($word);
+		is(join(',', sort { $a <=> $b } map { users_of($_) } @requests), $expected, "$word: exactly those who got one");
+		is(scalar(grep { data_of($_)->{task_id} ne $task || decode_json(encode_utf8($_->{body}))->{type} ne 'coupon.received' } @requests), 0, "$word: what it tells");
+	}
+	cmp_ok(scalar(arrived('given-sms')), '<=', 6, 'given: many in one request');
+	is(scalar(arrived('given-app')), 240, 'given: or one in each');
+}
+
+# Rows that somebody has broken by hand stop only themselves.
+{
+	limit_attempts(1);
+	channel($_, 'ok/poison', q{max_in_flight => 4}) for qw(sms email app ch3 ch4);
+	sql(q{
+		UPDATE coupon_channel SET headers = '{"Bad Name": "x"}' WHERE channel = 'sms';
+		UPDATE coupon_channel SET secret = 'garbage' WHERE channel = 'app';
+		UPDATE coupon_channel SET endpoint = 'gopher://127.0.0.1/' WHERE channel = 'ch3';
+		UPDATE coupon_channel SET endpoint = 'smtp://127.0.0.1:9/' WHERE channel = 'email'});
+	my $insert = 'INSERT INTO coupon_notification (id, channel, kind, user_ids, address, attempts, due_at, next_at)';
+	sql("$insert SELECT coupon_next_id(), c, 'test', '{1}', 'x', 0, now(), now() FROM unnest('{sms,email,app,ch3}'::text[]) c");
+	my $good = tests('ch4', 20, 'good');
+	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($good) AND state = 'delivered'", 'broken channels: another delivers');
+	await(q{count(*) = 3 FROM coupon_channel WHERE NOT enabled AND disabled_reason <> ''}, 'broken channels: are switched off, with a reason');
+	like(sql(q{SELECT string_agg(channel || ': ' || disabled_reason, '; ' ORDER BY channel) FROM coupon_channel WHERE NOT enabled}),
+		qr/^app: secret is malformed: .*; email: a mail needs a sender; sms: header "Bad Name" cannot be sent/, 'broken channels: it says which');
+	await(q{state = 'dead' AND last_error ~ 'http://' FROM coupon_notification_history WHERE channel = 'ch3' ORDER BY id DESC LIMIT 1}, 'broken endpoint: its push has failed');
+	channel($_, 'ok/mended') for qw(sms email app ch3);
+	await(q{count(*) = 0 FROM coupon_notification}, 'broken channels: mended, they deliver what waits');
+	is(scalar(arrived('ok/mended')), 3, 'broken channels: all of it');
+
+	my $before = $node->safe_psql('postgres', q{SELECT pid FROM coupon_stat_worker WHERE database = 'postgres' AND kind = 'worker'});
+	my ($rc, $out, $err) = $node->psql('postgres', "$insert VALUES (11, 'ch4', 'test', '{}', 'x', 0, now(), now())");
+	like($err, qr/coupon_notification_user_ids_check/, 'poisoned pushes: one without recipients is refused');
+	sql('ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_user_ids_check');
+	sql(qq{BEGIN;
+		$insert VALUES (11, 'ch4', 'test', '{NULL}', 'x', 0, now(), now() - interval '1 h'), (12, 'ch4', 'test', '{}', 'x', 0, now(), now() - interval '1 h'),
+			(13, 'ch4', 'test', '{{1,2},{3,4}}', 'x', 0, now(), now() - interval '1 h'), (14, 'ch4', 'reminder', '{1}', NULL, 0, now(), '-infinity'),
+			(15, 'ch4', 'test', '{1}', E'\\x01\\r\\nX: y', 0, now(), now() - interval '1 h'), (-16, 'ch4', 'coupon', '{1}', NULL, 0, now(), now());
+		INSERT INTO coupon_notification_history (id, channel, kind, user_ids, state, due_at, ended_at, attempts)
+			VALUES (17, 'ch4', 'test', '{1}', 'dead', now(), now(), 1);
+		$insert VALUES (17, 'ch4', 'test', '{1}', 'x', 0, now(), now());
+		SELECT coupon_worker_wake();
+		COMMIT});
+	$good = tests('ch4', 20, 'good');
+	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($good) AND state = 'delivered'", 'poisoned pushes: others are delivered');
+	await(q{count(*) = 0 FROM coupon_notification}, 'poisoned pushes: none stays');
+	is(sql('SELECT id, state FROM coupon_notification_history WHERE id < 20 ORDER BY 1'),
+		"-16|delivered\n11|dead\n12|dead\n13|delivered\n14|missed\n15|delivered\n17|delivered", 'poisoned pushes: how they end');
+	# One that cannot even be leased stops its channel, until it is taken away.
+	sql("$insert VALUES (18, 'ch4', 'test', '{1}', 'x', 2147483647, now(), now() - interval '1 h')");
+	$good = tests('app', 20, 'good');
+	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($good) AND state = 'delivered'", 'unleasable: other channels go on');
+	await(q{last_error ~ 'integer out of range' FROM coupon_stat_worker WHERE database = 'postgres' AND kind = 'worker'}, 'unleasable: it is told of');
+	$good = tests('ch4', 5, 'good');
+	sql('DELETE FROM coupon_notification WHERE id = 18; SELECT coupon_worker_wake()');
+	await("count(*) = 5 FROM coupon_notification_history WHERE id IN ($good) AND state = 'delivered'", 'unleasable: gone, its channel goes on');
+	is(sql(q{SELECT pid FROM coupon_stat_worker WHERE database = 'postgres' AND kind = 'worker'}), $before, 'poisoned pushes: the worker lives');
+	limit_attempts(12);
+	sql('SELECT replayed FROM coupon_notification_replay()') or 1;
+	sql('DELETE FROM coupon_notification; DELETE FROM coupon_notification_history');
+}
+
+$node->stop;
+stop_process($receiver);
+done_testing();
