@@ -304,9 +304,10 @@ run_remind_alone() {
 run_remind_hanging() {
     local before
 
+    # What an earlier run has left must be gone before a worker takes it.
+    store_reminders
     query "SELECT coupon_channel_enable('app')" > /dev/null
     restart_worker
-    store_reminders
     requests
     before=$REQUESTS
     query "INSERT INTO coupon_notification (channel, kind, template_id, minutes, user_ids, due_at, next_at)
