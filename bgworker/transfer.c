@@ -21,8 +21,8 @@
  * not followed, and every address is looked at when it is connected to, and
  * again when a kept connection is used (address.c).
  *
- * libcurl sends a request again by itself if a kept connection turns out to
- * have been closed by the receiver before anything was answered.
+ * libcurl sends a request again by itself, up to five times, if a connection
+ * that was kept is closed by the receiver before anything was answered.
  *
  * SMTP: libcurl waits inside its calls while it ends a mail or a connection,
  * and everything else waits with it.  So mail has a process of its own.
