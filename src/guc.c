@@ -1,6 +1,6 @@
 /*
  * guc.c
- *		Every setting of coupon, in alphabetical order.
+ *		Every setting of coupon, in alphabetical order within each function.
  *
  * The settings that size or stamp shared memory can only be defined while
  * shared_preload_libraries is being loaded; a session that loads the library
@@ -196,6 +196,56 @@ DefineAtStart(void)
 							NULL, NULL, NULL);
 }
 
+/* How long what is over is kept. */
+static void
+DefineKeeping(void)
+{
+	/* Not for operators to set: what is deleted may be another shop's. */
+	DefineCustomIntVariable("coupon.keep_coupons",
+							"Sets how many days coupon_purge keeps coupons that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_coupons,
+							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_notifications",
+							"Sets how many days coupon_purge keeps pushes that are over.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_notifications,
+							30,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_reminders",
+							"Sets how many days coupon_purge keeps reminders of sales that have begun.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_reminders,
+							7,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_tasks",
+							"Sets how many days coupon_purge keeps tasks that are finished.",
+							"0 keeps them for ever. From 0 to 36500.",
+							&coupon_keep_tasks,
+							90,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+}
+
 /*
  * GucInit defines the settings and reserves the prefix "coupon".
  */
@@ -252,51 +302,6 @@ GucInit(void)
 							GUC_UNIT_MS,
 							NULL, NULL, NULL);
 
-	/* Not for operators to set: what is deleted may be another shop's. */
-	DefineCustomIntVariable("coupon.keep_coupons",
-							"Sets how many days coupon_purge keeps coupons that are over.",
-							"0 keeps them for ever. From 0 to 36500.",
-							&coupon_keep_coupons,
-							0,
-							0,
-							36500,
-							PGC_SUSET,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("coupon.keep_notifications",
-							"Sets how many days coupon_purge keeps pushes that are over.",
-							"0 keeps them for ever. From 0 to 36500.",
-							&coupon_keep_notifications,
-							30,
-							0,
-							36500,
-							PGC_SUSET,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("coupon.keep_reminders",
-							"Sets how many days coupon_purge keeps reminders of sales that have begun.",
-							"0 keeps them for ever. From 0 to 36500.",
-							&coupon_keep_reminders,
-							7,
-							0,
-							36500,
-							PGC_SUSET,
-							0,
-							NULL, NULL, NULL);
-
-	DefineCustomIntVariable("coupon.keep_tasks",
-							"Sets how many days coupon_purge keeps tasks that are finished.",
-							"0 keeps them for ever. From 0 to 36500.",
-							&coupon_keep_tasks,
-							90,
-							0,
-							36500,
-							PGC_SUSET,
-							0,
-							NULL, NULL, NULL);
-
 	DefineCustomIntVariable("coupon.max_attempts",
 							"Sets how many times the worker tries to deliver a push.",
 							"The pauses double from a second to an hour; 12 attempts take about half an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
@@ -319,6 +324,7 @@ GucInit(void)
 							0,
 							NULL, NULL, NULL);
 
+	DefineKeeping();
 	if (process_shared_preload_libraries_in_progress)
 		DefineAtStart();
 	MarkGUCPrefixReserved("coupon");
