@@ -31,7 +31,6 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -137,7 +136,8 @@ SetChannel(Lane *lane, const LeaseChannel *channel)
 static void
 LoadChannels(void)
 {
-	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "coupon channels",
+	/* The transaction's, until it is known to be good. */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "coupon channels",
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	List	   *channels = LeaseChannels();
@@ -145,6 +145,7 @@ LoadChannels(void)
 	ListCell   *lc;
 
 	MemoryContextSwitchTo(old);
+	MemoryContextSetParent(context, TopMemoryContext);
 	if (channel_context != NULL)
 		MemoryContextDelete(channel_context);
 	channel_context = context;

@@ -31,11 +31,11 @@
 #define FIRST_PAUSE 500
 #define LONGEST_PAUSE (60 * 1000)
 
-/* first, twice that, four times, … with n from 0 */
+/* first, twice that, four times, … with n from 0; a row edited by hand may bring less */
 static double
 Doubled(int first, int n, int most)
 {
-	return Min(first * (double) (INT64CONST(1) << Min(n, 30)), most);
+	return Min(first * (double) (INT64CONST(1) << Max(Min(n, 30), 0)), most);
 }
 
 static TimestampTz

@@ -359,7 +359,7 @@ static void
 Cancel(const Request *request, Answer *answer)
 {
 	QueryScope	scope;
-	Row			row;
+	Row			row = {0};
 
 	QueryBegin(&scope);
 	answer->has_bitmap = LockRow(request, &row);
