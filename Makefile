@@ -47,6 +47,7 @@ OBJS = \
 	src/claim.o \
 	src/claimants.o \
 	src/coupon.o \
+	src/direct.o \
 	src/distribute.o \
 	src/fold.o \
 	src/guard.o \
@@ -57,6 +58,7 @@ OBJS = \
 	src/journal.o \
 	src/lease.o \
 	src/lease_channel.o \
+	src/lease_record.o \
 	src/lines.o \
 	src/outbox.o \
 	src/outcome.o \

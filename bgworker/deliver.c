@@ -54,7 +54,7 @@
 #define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
-#define PORTION 4				/* that part of a window is worth a transaction */
+#define PORTION 2				/* that part of a window is worth a transaction */
 
 /* What this process knows of a channel; the place among lanes never changes. */
 typedef struct Lane
@@ -218,20 +218,6 @@ FreePlaces(const Lane *lane)
 	return (int) Min(lane->pace.window, lane->channel->max_in_flight) - lane->in_flight;
 }
 
-/* When a lane has work for a transaction; DT_NOEND: not before an answer. */
-static TimestampTz
-LaneDueAt(const Lane *lane)
-{
-	int			free = FreePlaces(lane);
-
-	if (free <= 0)
-		return DT_NOEND;
-	if (lane->in_flight > 0 && free * PORTION < Min(lane->pace.window,
-													lane->channel->max_in_flight))
-		return DT_NOEND;
-	return Max(lane->look_at, lane->pace.not_before);
-}
-
 /* When the answers so far are worth a transaction. */
 static TimestampTz
 AnswersDueAt(void)
@@ -241,12 +227,27 @@ AnswersDueAt(void)
 	return TimestampTzPlusMilliseconds(first_answer_at, ANSWERS_WAIT);
 }
 
+/* When a lane has work for a transaction; DT_NOEND: not before an answer. */
+static TimestampTz
+LaneDueAt(const Lane *lane)
+{
+	int			free = FreePlaces(lane);
+	TimestampTz due = Max(lane->look_at, lane->pace.not_before);
+
+	if (free <= 0)
+		return DT_NOEND;
+	if (lane->in_flight > 0 && free * PORTION < Min(lane->pace.window,
+													lane->channel->max_in_flight))
+		return Max(due, AnswersDueAt());	/* the transaction that records them */
+	return due;
+}
+
 static void
-Record(void)
+Record(bool careful)
 {
 	if (nanswers == 0)
 		return;
-	LeaseRecord(answers, nanswers);
+	LeaseRecord(answers, nanswers, careful);
 	for (int i = 0; i < nanswers; i++)
 	{
 		if (answers[i].gone &&
@@ -441,7 +442,7 @@ static void
 Send(Lane *lane, const LeasedPush *leased)
 {
 	MemoryContext context = CurrentMemoryContext;
-	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
+	LeaseAnswer known = {.tid = leased->tid, .id = leased->push.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
 	const char *broken;
 	Flight	   *flight;
@@ -502,7 +503,7 @@ Work(void)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
-	Record();
+	Record(now < careful_until);
 	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
 		LoadChannels();
 	for (int i = 0; i < nlanes; i++)

@@ -407,6 +407,8 @@ CatalogGet(void)
 		fresh.coupon_table = FindTable(schema, "user_coupon");
 		fresh.stock_table = FindTable(schema, "coupon_stock");
 		fresh.role_table = FindTable(schema, "coupon_role");
+		fresh.queue_table = FindTable(schema, "coupon_notification");
+		fresh.history_table = FindTable(schema, "coupon_notification_history");
 
 		template = table_open(fresh.template_table, AccessShareLock);
 		fresh.owner = template->rd_rel->relowner;

@@ -31,6 +31,8 @@ typedef struct Catalog
 	Oid			coupon_table;
 	Oid			stock_table;
 	Oid			role_table;
+	Oid			queue_table;	/* coupon_notification */
+	Oid			history_table;	/* coupon_notification_history */
 	CatalogLeaf leaf[COUPON_PARTITIONS];	/* by hash remainder */
 	uint64		guard;			/* of the triggers on all leaves: another one
 								 * after any change; 0: some do not fire */

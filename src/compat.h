@@ -32,13 +32,13 @@
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
-/* Speculative: report a conflict with any unique index instead of raising it. */
+/* With "conflict" one with a unique index is reported, speculative, else raised. */
 #if PG_VERSION_NUM >= 160000
 #define CompatExecInsertIndexTuples(info, slot, estate, conflict) \
-	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL, false)
+	ExecInsertIndexTuples(info, slot, estate, false, (conflict) != NULL, conflict, NIL, false)
 #else
 #define CompatExecInsertIndexTuples(info, slot, estate, conflict) \
-	ExecInsertIndexTuples(info, slot, estate, false, true, conflict, NIL)
+	ExecInsertIndexTuples(info, slot, estate, false, (conflict) != NULL, conflict, NIL)
 #endif
 
 /* After an update: entries for the new version of a row. */

@@ -1,7 +1,6 @@
 /*
  * lease.c
- *		Pushes of the outbox that this process sends: taken for a while, and
- *		what became of them.
+ *		Pushes of the outbox that this process sends: taken for a while.
  *
  *		waiting ── LeaseTake ──► leased ──┬─ delivered ─┐
  *		   ▲                        │     ├─ dead ──────┼──► history
@@ -10,8 +9,8 @@
  *
  * A lease is a time in a column that no index has: until then nobody else
  * takes the row, afterwards anybody may.  The number of attempts rises with
- * each lease, and an answer is recorded only for the attempt that it belongs
- * to, so that one that comes late changes nothing.
+ * each lease, and an answer is recorded (lease_record.c) only for the attempt
+ * that it belongs to, so that one that comes late changes nothing.
  *
  * LeaseTake walks an index by next_at.  In front lie rows that are leased, and
  * entries of rows that have gone and that an old snapshot somewhere may keep
@@ -23,9 +22,9 @@
  * Rows that somebody has changed by hand may be anything.  What cannot be sent
  * is marked as broken, and does not stop the others.
  *
- * What is recorded need not be on disk: if a crash takes it away, the push is
- * sent once more, under the same id.  What a push tells of must be on disk
- * before it leaves; see "asynchronous".
+ * What is leased and recorded need not be on disk: if a crash takes it away, the
+ * push is sent once more, under the same id.  What a push tells of must be on
+ * disk before it leaves; see "asynchronous".
  *
  * Locks: rows of the queue, with SKIP LOCKED; they are held to the end of the
  * transaction, a short one.
@@ -37,19 +36,35 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "catalog.h"
 #include "lease.h"
+#include "outbox.h"
 #include "query.h"
+
+/* Those that are due, not leased, and held by nobody. */
+#define FREE_PUSHES \
+	" FROM %1$s.coupon_notification w" \
+	" WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3" \
+	" AND (w.leased_until IS NULL OR w.leased_until <= $2)" \
+	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED"
+
+#define TAKE_NARGS 5
+#define TAKE_TYPES {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
+
+/* To be leased past the executor. */
+static OwnerQuery find = {
+	"SELECT w.id, w.next_at, w.attempts + 1, w.attempts + 1 - w.first_attempt, w.kind,"
+	"  w.template_id, w.minutes, w.task_id, w.address, w.user_ids, w.ctid"
+	FREE_PUSHES,
+	TAKE_NARGS - 1, TAKE_TYPES
+};
 
 static OwnerQuery take = {
 	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
-	" WHERE n.ctid = ANY (ARRAY("
-	"  SELECT w.ctid FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3"
-	"  AND (w.leased_until IS NULL OR w.leased_until <= $2)"
-	"  ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"
+	" WHERE n.ctid = ANY (ARRAY(SELECT w.ctid" FREE_PUSHES "))"
 	" RETURNING n.id, n.next_at, n.attempts, n.attempts - n.first_attempt, n.kind,"
-	"  n.template_id, n.minutes, n.task_id, n.address, n.user_ids",
-	5, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
+	"  n.template_id, n.minutes, n.task_id, n.address, n.user_ids, n.ctid",
+	TAKE_NARGS, TAKE_TYPES
 };
 
 static OwnerQuery read_templates = {
@@ -62,46 +77,6 @@ static OwnerQuery read_contacts = {
 	"SELECT c.user_id, c.address FROM %1$s.coupon_contact c"
 	" WHERE c.channel = $1 AND c.user_id = ANY ($2) ORDER BY c.user_id",
 	2, {TEXTOID, INT8ARRAYOID}
-};
-
-#define ANSWER_NARGS 7
-#define ANSWER_TYPES \
-	{INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZARRAYOID, TIMESTAMPTZARRAYOID, \
-	INT4ARRAYOID, TEXTARRAYOID, TEXTARRAYOID}
-
-/* Only for the attempt that is waited for. */
-#define OF_ANSWERS \
-	" ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5)," \
-	"  unnest($6), unnest($7))" \
-	" AS a (id, attempts, sent_at, next_at, status, error, state)" \
-	" WHERE n.id = a.id AND n.attempts = a.attempts AND n.leased_until IS NOT NULL"
-
-static OwnerQuery record_ends = {
-	"WITH gone AS (DELETE FROM %1$s.coupon_notification n USING" OF_ANSWERS
-	"  RETURNING n.id, n.channel, n.kind, n.template_id, n.minutes, n.task_id,"
-	"  n.user_ids, n.address, a.state, n.due_at, a.sent_at, n.attempts, a.status, a.error)"
-	" INSERT INTO %1$s.coupon_notification_history (id, channel, kind, template_id,"
-	"  minutes, task_id, user_ids, address, state, due_at, sent_at, ended_at,"
-	"  attempts, last_status, last_error)"
-	" SELECT g.id, g.channel, g.kind, g.template_id, g.minutes, g.task_id, g.user_ids,"
-	"  g.address, g.state, g.due_at, nullif(g.sent_at, '-infinity'),"
-	"  pg_catalog.clock_timestamp(), g.attempts, nullif(g.status, 0),"
-	"  nullif(g.error, '') FROM gone g"
-	/* there already: queued again by hand */
-	" ON CONFLICT (id) DO UPDATE SET (channel, kind, template_id, minutes, task_id,"
-	"  user_ids, address, state, due_at, sent_at, ended_at, attempts, last_status,"
-	"  last_error) = (excluded.channel, excluded.kind, excluded.template_id,"
-	"  excluded.minutes, excluded.task_id, excluded.user_ids, excluded.address,"
-	"  excluded.state, excluded.due_at, excluded.sent_at, excluded.ended_at,"
-	"  excluded.attempts, excluded.last_status, excluded.last_error)",
-	ANSWER_NARGS, ANSWER_TYPES
-};
-
-static OwnerQuery record_retries = {
-	"UPDATE %1$s.coupon_notification n SET leased_until = NULL, next_at = a.next_at,"
-	" last_status = nullif(a.status, 0), last_error = nullif(a.error, '') FROM"
-	OF_ANSWERS,
-	ANSWER_NARGS, ANSWER_TYPES
 };
 
 /* What is due lies before what is not. */
@@ -146,6 +121,7 @@ ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext 
 	bool		isnull;
 	Datum		users;
 
+	leased->tid = *(ItemPointer) DatumGetPointer(QueryValue(row, 11, &isnull));
 	push->id = DatumGetInt64(QueryValue(row, 1, &isnull));
 	*from = Max(*from, DatumGetTimestampTz(QueryValue(row, 2, &isnull)));
 	leased->attempts = DatumGetInt32(QueryValue(row, 3, &isnull));
@@ -281,6 +257,22 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 	}
 }
 
+/* Write the lease of a push that this transaction has locked. */
+static void
+WriteLease(DirectTable *queue, LeasedPush *leased, TimestampTz until)
+{
+	TupleTableSlot *row;
+
+	if (DirectFetch(queue, &leased->tid) == NULL)
+		elog(ERROR, "a push that was locked has gone");
+	row = DirectNewVersion(queue);
+	row->tts_values[QUEUE_ATTEMPTS] = Int32GetDatum(leased->attempts);
+	row->tts_values[QUEUE_LEASED_UNTIL] = TimestampTzGetDatum(until);
+	row->tts_isnull[QUEUE_LEASED_UNTIL] = false;
+	if (!DirectUpdate(queue, &leased->tid))
+		elog(ERROR, "a push that was locked has changed");
+}
+
 /*
  * LeaseTake takes up to limit pushes that were due at "from" or later, until
  * the time given, and moves "from" to the last of them; a List of LeasedPush,
@@ -292,7 +284,9 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext old;
 	QueryScope	scope;
-	Datum		args[5];
+	DirectTable queue;
+	bool		direct;
+	Datum		args[TAKE_NARGS];
 	List	   *pushes = NIL;
 	int			n;
 
@@ -303,15 +297,20 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 	args[2] = TimestampTzGetDatum(*from);
 	args[3] = Int64GetDatum(limit);
 	args[4] = TimestampTzGetDatum(until);
-	n = QueryRun(&take, args, NULL);
+	direct = DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout);
+	n = QueryRun(direct ? &find : &take, args, NULL);
 	for (int i = 0; i < n; i++)
 	{
 		LeasedPush *push = ReadPush(channel, i, from, context);
 
+		if (direct)
+			WriteLease(&queue, push, until);
 		old = MemoryContextSwitchTo(context);
 		pushes = lappend(pushes, push);
 		MemoryContextSwitchTo(old);
 	}
+	if (direct)
+		DirectClose(&queue);
 	if (n > 0)
 	{
 		AddTemplates(pushes, context);
@@ -319,84 +318,6 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 	}
 	QueryEnd(&scope);
 	return pushes;
-}
-
-static const char *
-StateName(LeaseVerdict verdict)
-{
-	switch (verdict)
-	{
-		case LEASE_DELIVERED:
-			return "delivered";
-		case LEASE_DEAD:
-			return "dead";
-		case LEASE_MISSED:
-			return "missed";
-		case LEASE_RETRY:
-			break;
-	}
-	return "";
-}
-
-/* Record those answers that are to be retried, or the others. */
-static void
-RecordSome(const LeaseAnswer *answers, int nanswers, bool retry)
-{
-	static const struct
-	{
-		Oid			type;
-		int16		length;
-		char		align;
-	}			kinds[ANSWER_NARGS] = {
-		{INT8OID, 8, TYPALIGN_DOUBLE}, {INT4OID, 4, TYPALIGN_INT},
-		{TIMESTAMPTZOID, 8, TYPALIGN_DOUBLE}, {TIMESTAMPTZOID, 8, TYPALIGN_DOUBLE},
-		{INT4OID, 4, TYPALIGN_INT}, {TEXTOID, -1, TYPALIGN_INT},
-		{TEXTOID, -1, TYPALIGN_INT}
-	};
-	Datum	   *columns[ANSWER_NARGS];
-	Datum		args[ANSWER_NARGS];
-	int			n = 0;
-
-	for (int c = 0; c < ANSWER_NARGS; c++)
-		columns[c] = palloc(nanswers * sizeof(Datum));
-	for (int i = 0; i < nanswers; i++)
-	{
-		const LeaseAnswer *answer = &answers[i];
-
-		if ((answer->verdict == LEASE_RETRY) != retry)
-			continue;
-		columns[0][n] = Int64GetDatum(answer->id);
-		columns[1][n] = Int32GetDatum(answer->attempts);
-		columns[2][n] = TimestampTzGetDatum(answer->sent_at);
-		columns[3][n] = TimestampTzGetDatum(answer->next_at);
-		columns[4][n] = Int32GetDatum(answer->status);
-		columns[5][n] = CStringGetTextDatum(answer->error);
-		columns[6][n] = CStringGetTextDatum(StateName(answer->verdict));
-		n++;
-	}
-	if (n == 0)
-		return;
-	for (int c = 0; c < ANSWER_NARGS; c++)
-		args[c] = PointerGetDatum(construct_array(columns[c], n, kinds[c].type,
-												  kinds[c].length, kinds[c].length > 0,
-												  kinds[c].align));
-	QueryRun(retry ? &record_retries : &record_ends, args, NULL);
-}
-
-/*
- * LeaseRecord records what became of pushes.  Those that somebody else has
- * taken meanwhile are left alone.
- */
-void
-LeaseRecord(const LeaseAnswer *answers, int nanswers)
-{
-	QueryScope	scope;
-
-	QueryBegin(&scope);
-	QueryPlanByIndex();
-	RecordSome(answers, nanswers, false);
-	RecordSome(answers, nanswers, true);
-	QueryEnd(&scope);
 }
 
 /*

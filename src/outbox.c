@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "catalog.h"
 #include "id.h"
 #include "outbox.h"
 #include "query.h"
@@ -40,6 +41,13 @@
 
 /* In a history nobody has to take them at a time. */
 #define MISSED_IN_A_ROW 1000
+
+static const Oid queue_types[QUEUE_COLUMNS] = {
+	INT8OID, TEXTOID, TEXTOID, INT8OID, INT2OID, INT8OID, INT8ARRAYOID, TEXTOID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT4OID, TIMESTAMPTZOID, INT4OID, TEXTOID
+};
+
+const DirectLayout OutboxQueueLayout = {QUEUE_COLUMNS, 3, queue_types};
 
 static OwnerQuery batch_size_of = {
 	"SELECT batch_size FROM %1$s.coupon_channel"
@@ -94,30 +102,31 @@ BatchSizeOf(const char *channel)
 	return DatumGetInt32(QueryValue(0, 1, &isnull));
 }
 
-/* The id of the row in which each user is goes to ids, unless that is NULL. */
-static void
-AddRows(OwnerQuery *query, const OutboxEvent *event, const int64 *users, int nusers,
-		int in_a_row, int64 *ids)
+static Datum
+Int8Array(const int64 *values, int n)
 {
-	int			nrows = (nusers + in_a_row - 1) / in_a_row;
-	Datum	   *row_ids = palloc(nrows * sizeof(Datum));
-	Datum	   *user_ids = palloc(nusers * sizeof(Datum));
+	Datum	   *elements = palloc(n * sizeof(Datum));
+	Datum		array;
+
+	for (int i = 0; i < n; i++)
+		elements[i] = Int64GetDatum(values[i]);
+	array = PointerGetDatum(construct_array(elements, n, INT8OID, sizeof(int64),
+											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	pfree(elements);
+	return array;
+}
+
+/* One row for each slice of so many users. */
+static void
+AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
+			  const int64 *users, int nusers, int in_a_row)
+{
 	Datum		args[ADD_NARGS];
 	char		nulls[ADD_NARGS];
 
-	for (int i = 0; i < nrows; i++)
-		row_ids[i] = Int64GetDatum(IdNext());
-	for (int i = 0; i < nusers; i++)
-	{
-		user_ids[i] = Int64GetDatum(users[i]);
-		if (ids != NULL)
-			ids[i] = DatumGetInt64(row_ids[i / in_a_row]);
-	}
 	memset(nulls, ' ', sizeof(nulls));
-	args[0] = PointerGetDatum(construct_array(row_ids, nrows, INT8OID, sizeof(int64),
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	args[1] = PointerGetDatum(construct_array(user_ids, nusers, INT8OID, sizeof(int64),
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	args[0] = Int8Array(row_ids, (nusers + in_a_row - 1) / in_a_row);
+	args[1] = Int8Array(users, nusers);
 	args[2] = Int32GetDatum(in_a_row);
 	args[3] = CStringGetTextDatum(event->channel);
 	args[4] = CStringGetTextDatum(event->kind);
@@ -135,6 +144,61 @@ AddRows(OwnerQuery *query, const OutboxEvent *event, const int64 *users, int nus
 	QueryRun(query, args, nulls);
 }
 
+static void
+SetColumn(TupleTableSlot *slot, int column, Datum value)
+{
+	slot->tts_values[column] = value;
+	slot->tts_isnull[column] = false;
+}
+
+/* The same for the queue, past the executor. */
+static void
+AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
+			const int64 *users, int nusers, int in_a_row)
+{
+	Datum		channel = CStringGetTextDatum(event->channel);
+	Datum		kind = CStringGetTextDatum(event->kind);
+
+	for (int done = 0; done < nusers; done += in_a_row)
+	{
+		TupleTableSlot *slot = DirectNew(queue);
+
+		SetColumn(slot, QUEUE_ID, Int64GetDatum(*row_ids++));
+		SetColumn(slot, QUEUE_CHANNEL, channel);
+		SetColumn(slot, QUEUE_KIND, kind);
+		if (event->template_id != 0)
+			SetColumn(slot, QUEUE_TEMPLATE_ID, Int64GetDatum(event->template_id));
+		if (event->minutes != 0)
+			SetColumn(slot, QUEUE_MINUTES, Int16GetDatum(event->minutes));
+		if (event->task_id != 0)
+			SetColumn(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
+		if (event->address != NULL)
+			SetColumn(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
+		SetColumn(slot, QUEUE_USER_IDS, Int8Array(users + done, Min(nusers - done, in_a_row)));
+		SetColumn(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
+		/* of each row its own: a lease goes on where the last one stopped */
+		SetColumn(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+		SetColumn(slot, QUEUE_ATTEMPTS, Int32GetDatum(0));
+		SetColumn(slot, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
+		DirectInsert(queue);
+	}
+	DirectClose(queue);
+}
+
+/* Ids for rows of so many users, and for each user that of his row. */
+static int64 *
+MakeRowIds(int nusers, int in_a_row, int64 *ids)
+{
+	int			nrows = (nusers + in_a_row - 1) / in_a_row;
+	int64	   *row_ids = palloc(nrows * sizeof(int64));
+
+	for (int i = 0; i < nrows; i++)
+		row_ids[i] = IdNext();
+	for (int i = 0; i < nusers && ids != NULL; i++)
+		ids[i] = row_ids[i / in_a_row];
+	return row_ids;
+}
+
 /*
  * OutboxAdd adds pushes of an event to users, at least one, and wakes the
  * worker at commit.  ids, if not NULL, gets for each user the id of the row
@@ -143,7 +207,14 @@ AddRows(OwnerQuery *query, const OutboxEvent *event, const int64 *users, int nus
 void
 OutboxAdd(const OutboxEvent *event, const int64 *users, int nusers, int64 *ids)
 {
-	AddRows(&add_rows, event, users, nusers, BatchSizeOf(event->channel), ids);
+	int			in_a_row = BatchSizeOf(event->channel);
+	int64	   *row_ids = MakeRowIds(nusers, in_a_row, ids);
+	DirectTable queue;
+
+	if (DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
+		AddDirectly(&queue, event, row_ids, users, nusers, in_a_row);
+	else
+		AddThroughSql(&add_rows, event, row_ids, users, nusers, in_a_row);
 	WakeWorkerAtCommit(WAKE_DELIVER);
 }
 
@@ -154,7 +225,8 @@ OutboxAdd(const OutboxEvent *event, const int64 *users, int nusers, int64 *ids)
 void
 OutboxAddMissed(const OutboxEvent *event, const int64 *users, int nusers, int64 *ids)
 {
-	AddRows(&add_missed, event, users, nusers, MISSED_IN_A_ROW, ids);
+	AddThroughSql(&add_missed, event, MakeRowIds(nusers, MISSED_IN_A_ROW, ids), users,
+				  nusers, MISSED_IN_A_ROW);
 }
 
 /*

@@ -6,6 +6,28 @@
 #define COUPON_OUTBOX_H
 
 #include "datatype/timestamp.h"
+#include "direct.h"
+
+/* Columns of coupon_notification as it is installed. */
+enum
+{
+	QUEUE_ID,
+	QUEUE_CHANNEL,
+	QUEUE_KIND,
+	QUEUE_TEMPLATE_ID,
+	QUEUE_MINUTES,
+	QUEUE_TASK_ID,
+	QUEUE_USER_IDS,
+	QUEUE_ADDRESS,
+	QUEUE_DUE_AT,
+	QUEUE_NEXT_AT,
+	QUEUE_ATTEMPTS,
+	QUEUE_FIRST_ATTEMPT,
+	QUEUE_LEASED_UNTIL,
+	QUEUE_LAST_STATUS,
+	QUEUE_LAST_ERROR,
+	QUEUE_COLUMNS
+};
 
 /* What pushes are about; the same for all recipients of a call. */
 typedef struct OutboxEvent
@@ -18,6 +40,8 @@ typedef struct OutboxEvent
 	const char *address;		/* of a test; NULL: the users' own */
 	TimestampTz due_at;
 } OutboxEvent;
+
+extern const DirectLayout OutboxQueueLayout;
 
 extern void OutboxAdd(const OutboxEvent *event, const int64 *users, int nusers,
 					  int64 *ids);

@@ -3,27 +3,19 @@
  *		Marking reminders as fired: an UPDATE of many rows that are locked.
  *
  * Half of the price of a reminder is this: a new version of the row and an
- * entry in two indexes.  So it goes directly to the table and index access
- * methods, which saves over a quarter of a tick.  All columns are known, and
- * the CHECK of the table holds by construction.  As soon as the table has
- * anything that needs the executor, a trigger, a column, a constraint of
- * somebody's, or a rule, it is an UPDATE through SQL.
+ * entry in two indexes.  So it goes past the executor (direct.c) while it can,
+ * which saves over a quarter of a tick; else it is an UPDATE through SQL.
  *
  * The rows were locked by a statement of this transaction.  So nothing is
  * waited for here, and what does not succeed is an error.
  */
 #include "postgres.h"
 
-#include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "executor/executor.h"
 #include "utils/array.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
+#include "utils/memutils.h"
 
-#include "compat.h"
+#include "direct.h"
 #include "query.h"
 #include "remind_mark.h"
 
@@ -38,6 +30,10 @@ enum
 	COLUMN_NOTIFICATIONS,
 	COLUMNS
 };
+
+static const Oid types[COLUMNS] = {INT8OID, INT8OID, InvalidOid, InvalidOid, INT2OID, INT8ARRAYOID};
+
+static const DirectLayout layout = {COLUMNS, 1, types};
 
 /* Row n has the ids from first to last of one flat array. */
 static OwnerQuery mark_fired = {
@@ -101,17 +97,6 @@ MarkThroughSql(const RemindMark *rows, int nrows)
 		RaiseNotMarked();
 }
 
-/* Whether the table is as it was installed. */
-static bool
-CanMarkDirectly(Relation rel)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	return desc->natts == COLUMNS && desc->constr != NULL &&
-		desc->constr->num_check == 1 && rel->trigdesc == NULL &&
-		rel->rd_rules == NULL && !rel->rd_rel->relforcerowsecurity;
-}
-
 static void
 FillSlot(TupleTableSlot *slot, int64 template_id, const RemindMark *row)
 {
@@ -120,7 +105,6 @@ FillSlot(TupleTableSlot *slot, int64 template_id, const RemindMark *row)
 
 	for (int i = 0; i < row->nids; i++)
 		ids[i] = Int64GetDatum(row->ids[i]);
-	ExecClearTuple(slot);
 	memset(slot->tts_isnull, false, COLUMNS * sizeof(bool));
 	slot->tts_values[COLUMN_USER_ID] = Int64GetDatum(row->user_id);
 	slot->tts_values[COLUMN_TEMPLATE_ID] = Int64GetDatum(template_id);
@@ -129,50 +113,29 @@ FillSlot(TupleTableSlot *slot, int64 template_id, const RemindMark *row)
 	slot->tts_values[COLUMN_NEXT_MINUTES] = Int16GetDatum(minutes);
 	slot->tts_isnull[COLUMN_NEXT_MINUTES] = minutes == 0;
 	slot->tts_values[COLUMN_NOTIFICATIONS] = MakeArray(ids, row->nids, INT8OID);
-	ExecStoreVirtualTuple(slot);
 }
 
 static void
-MarkRow(ResultRelInfo *info, TupleTableSlot *slot, EState *estate, const RemindMark *row)
+MarkDirectly(DirectTable *table, int64 template_id, const RemindMark *rows, int nrows)
 {
-	ItemPointerData tid = row->tid;
-	CompatUpdateIndexes update_indexes;
-	TM_FailureData failure;
-	LockTupleMode lockmode;
-	TM_Result	result;
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext,
+													  "coupon fired reminder",
+													  ALLOCSET_SMALL_SIZES);
 
-	result = table_tuple_update(info->ri_RelationDesc, &tid, slot, estate->es_output_cid,
-								GetActiveSnapshot(), InvalidSnapshot, true, &failure,
-								&lockmode, &update_indexes);
-	if (result != TM_Ok)
-		RaiseNotMarked();
-	CompatExecUpdateIndexTuples(info, slot, estate, update_indexes);
-}
-
-static void
-MarkDirectly(Relation rel, int64 template_id, const RemindMark *rows, int nrows)
-{
-	EState	   *estate = CreateExecutorState();
-	ResultRelInfo *info = makeNode(ResultRelInfo);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-
-	estate->es_output_cid = GetCurrentCommandId(true);
-	InitResultRelInfo(info, rel, 0, NULL, 0);
-	ExecOpenIndices(info, false);
 	for (int i = 0; i < nrows; i++)
 	{
-		MemoryContext caller = MemoryContextSwitchTo(GetPerTupleMemoryContext(estate));
+		TupleTableSlot *slot = DirectNew(table);
+		MemoryContext caller = MemoryContextSwitchTo(row_context);
+		ItemPointerData tid = rows[i].tid;
 
 		FillSlot(slot, template_id, &rows[i]);
-		MarkRow(info, slot, estate, &rows[i]);
 		MemoryContextSwitchTo(caller);
-		ExecClearTuple(slot);
-		ResetPerTupleExprContext(estate);
+		if (!DirectUpdate(table, &tid))
+			RaiseNotMarked();
+		MemoryContextReset(row_context);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	ExecCloseIndices(info);
-	FreeExecutorState(estate);
-	CommandCounterIncrement();
+	MemoryContextDelete(row_context);
+	DirectClose(table);
 }
 
 /*
@@ -183,11 +146,10 @@ MarkDirectly(Relation rel, int64 template_id, const RemindMark *rows, int nrows)
 void
 RemindMarkFired(Oid relation, int64 template_id, const RemindMark *rows, int nrows)
 {
-	Relation	rel = table_open(relation, RowExclusiveLock);
+	DirectTable table;
 
-	if (CanMarkDirectly(rel))
-		MarkDirectly(rel, template_id, rows, nrows);
+	if (DirectOpen(&table, relation, &layout))
+		MarkDirectly(&table, template_id, rows, nrows);
 	else
 		MarkThroughSql(rows, nrows);
-	table_close(rel, NoLock);
 }

@@ -130,6 +130,27 @@ $node->safe_psql($db, qq{
 queue_is_empty('a push to several is sent as a mail');
 is(slurp_file($mails), "u1\@example.com u2\@example.com u3\@example.com\n", 'to all of them');
 
+# Tables that are not as they were installed: nothing goes past what is new.
+$node->safe_psql($db, q{
+	ALTER TABLE coupon_notification_history ADD COLUMN note text DEFAULT 'mine';
+	CREATE TABLE seen (op text);
+	CREATE FUNCTION sees() RETURNS trigger LANGUAGE plpgsql SET search_path = public
+		AS 'BEGIN INSERT INTO seen VALUES (tg_op); RETURN NULL; END';
+	CREATE TRIGGER sees AFTER INSERT OR UPDATE OR DELETE ON coupon_notification
+		FOR EACH ROW EXECUTE FUNCTION sees()});
+$id = send_test('sms');
+queue_is_empty('a push leaves through tables with additions');
+is( $node->safe_psql($db, 'SELECT string_agg(op, NULL ORDER BY op DESC) FROM seen'),
+	'UPDATEINSERTDELETE', 'a trigger has seen it added, leased and gone');
+$node->safe_psql($db, 'DROP TRIGGER sees ON coupon_notification');
+is($node->safe_psql($db, "SELECT state, note FROM coupon_notification_history WHERE id = $id"),
+	'delivered|mine', 'a column has its default');
+$id = send_test('sms');
+queue_is_empty('a push leaves when only the history has one');
+is($node->safe_psql($db, "SELECT state, note FROM coupon_notification_history WHERE id = $id"),
+	'delivered|mine', 'and it has its default again');
+$node->safe_psql($db, 'ALTER TABLE coupon_notification_history DROP COLUMN note');
+
 # While answers cannot be recorded the worker rests, though more of them come.
 $node->safe_psql($db, q{
 	CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END';

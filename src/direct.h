@@ -1,0 +1,44 @@
+/*
+ * direct.h
+ *		Writing rows of our own tables without the executor.
+ */
+#ifndef COUPON_DIRECT_H
+#define COUPON_DIRECT_H
+
+#include "nodes/execnodes.h"
+#include "storage/itemptr.h"
+#include "utils/relcache.h"
+
+#define DIRECT_ROWS 64			/* that go into a table together */
+
+/* What a table is like when it is installed. */
+typedef struct DirectLayout
+{
+	int			ncolumns;
+	int			nchecks;
+	const Oid  *types;			/* InvalidOid: a type of ours */
+} DirectLayout;
+
+/* A table that is being written to. */
+typedef struct DirectTable
+{
+	Relation	rel;
+	/* private to direct.c */
+	EState	   *estate;
+	ResultRelInfo *info;
+	TupleTableSlot *read;		/* the row that was fetched last */
+	TupleTableSlot *slots[DIRECT_ROWS];	/* rows to be inserted; made as needed */
+	int			nslots;
+	int			nrows;
+} DirectTable;
+
+extern bool DirectOpen(DirectTable *table, Oid relation, const DirectLayout *layout);
+extern TupleTableSlot *DirectFetch(DirectTable *table, ItemPointer tid);
+extern bool DirectDelete(DirectTable *table, ItemPointer tid);
+extern TupleTableSlot *DirectNew(DirectTable *table);
+extern TupleTableSlot *DirectNewVersion(DirectTable *table);
+extern void DirectInsert(DirectTable *table);
+extern bool DirectUpdate(DirectTable *table, ItemPointer tid);
+extern void DirectClose(DirectTable *table);
+
+#endif							/* COUPON_DIRECT_H */
