@@ -249,6 +249,19 @@ CheckLimits(ClaimWork *work)
 }
 
 /*
+ * Whether a user probably has the one coupon that he may have: a look without
+ * his lock will do then, as a rule.
+ */
+static bool
+MayHaveTheOnly(const ClaimWork *work, const ClaimResult *result)
+{
+	const TemplateView *view = &work->view;
+
+	return LimitOf(work) == 1 && view->claimants &&
+		ClaimantsMayHave(view->key.relation, view->key.template_id, result->user_id);
+}
+
+/*
  * The same for good, with the users locked.  A user who presses again and
  * again after the first success is refused without waiting for a lock that
  * other presses hold.  False: open claims were waited for; start again.
@@ -263,7 +276,7 @@ LockAndCheckLimits(ClaimWork *work)
 
 		if (result->code != UNDECIDED || IsKnownOverLimit(work, result))
 			continue;
-		if (!LockUser(work, i, false))
+		if (MayHaveTheOnly(work, result) || !LockUser(work, i, false))
 		{
 			if (IsOverLimit(work, result, NULL))
 				continue;
