@@ -168,8 +168,13 @@ WhyNot(const Transfer *transfer, CURLcode code)
 		return transfer->why;
 	if (code == CURLE_OK)
 		return "the answer ends within its header section";
-	if (code == CURLE_OUT_OF_MEMORY)	/* libcurl does not tell these apart */
+#if LIBCURL_VERSION_NUM >= 0x080600
+	if (code == CURLE_TOO_LARGE)
+		return "a line of the answer is too long";
+#else
+	if (code == CURLE_OUT_OF_MEMORY)	/* does not tell these apart */
 		return "a line of the answer is too long, or out of memory";
+#endif
 	return transfer->failure[0] ? transfer->failure : curl_easy_strerror(code);
 }
 

@@ -109,7 +109,8 @@ is(send_one("$http/endless-body", 'timeout => 100000'), '200|f|-1|', 'and a body
 is((grep { $_->{path} eq '/status/298' } received($receiver, 'http')), 0, 'no redirect is followed');
 is(send_one("$http/retry-after/30"), '429|f|30000|', 'Retry-After in seconds');
 like(send_one("$http/retry-date/3600"), qr/^503\|f\|35[0-9]{5}\|$|^503\|f\|3600000\|$/, 'Retry-After as a date');
-is(send_one("$http/retry-after/99999999999"), '429|f|2147483647|', 'Retry-After for ever');
+# Which is six hours to newer versions of libcurl.
+like(send_one("$http/retry-after/99999999999"), qr/^429\|f\|(2147483647|21600000)\|$/, 'Retry-After for ever');
 is(send_one("$http/retry-after/soon"), '429|f|-1|', 'Retry-After that says nothing');
 is(send_one("$http/retry-date/-60"), '503|f|-1|', 'Retry-After in the past');
 is(send_one("$http/ok"), '204|f|-1|', 'nothing of it stays');
