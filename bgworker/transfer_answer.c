@@ -57,7 +57,9 @@ AnswerBegins(void *data, char *remote, char *local, int remote_port, int local_p
 		strlcpy(transfer->refused, remote, sizeof(transfer->refused));
 		return CURL_PREREQFUNC_ABORT;
 	}
-	transfer->begun++;
+	/* The kept ones are closed: should this one be too, no more of them. */
+	if (++transfer->begun > 1)
+		(void) curl_easy_setopt(transfer->easy, CURLOPT_FRESH_CONNECT, 1L);
 	if (!transfer->mail)
 		transfer->began = true;
 	return CURL_PREREQFUNC_OK;
