@@ -21,8 +21,10 @@
  * not followed, and every address is looked at when it is connected to, and
  * again when a kept connection is used (address.c).
  *
- * libcurl sends a request again by itself, up to five times, if a connection
- * that was kept is closed by the receiver before anything was answered.
+ * libcurl sends a request again by itself if a connection that was kept is
+ * closed by the receiver before anything was answered: once over another that
+ * was kept, and then over a new one.  The newer versions look at most once a
+ * second whether a kept connection is still open.
  *
  * SMTP: libcurl waits inside its calls while it ends a mail or a connection,
  * and everything else waits with it.  So mail has a process of its own.
@@ -180,7 +182,7 @@ Recycle(Transfer *transfer)
 		transfer->buffer = NULL;
 		transfer->buffer_size = 0;
 	}
-	/* It counts for ever how often it had to, and fails at the sixth time. */
+	/* It counts for ever how often it had to, and takes no kept ones any more. */
 	if (transfer->begun > 1)
 		transfer->generation = -1;
 	transfer->owner = NULL;
@@ -364,11 +366,25 @@ TransferTimeout(void)
 	return timer <= now ? 0 : (long) (timer - now);
 }
 
+/*
+ * Newer versions of libcurl keep the connection on which a mail was lost, and
+ * the next mail would be lost there too: of mails it sends none again.
+ */
+static void
+ForgetIdleConnections(void)
+{
+#ifdef CURLMNWC_CLEAR_CONNS		/* since 8.16, the older ones look */
+	(void) curl_multi_setopt(multi, CURLMOPT_NETWORK_CHANGED, CURLMNWC_CLEAR_CONNS);
+#endif
+}
+
 /* What became of it; it can be used again. */
 static void
 Finish(Transfer *transfer, CURLcode code, TransferResult *result)
 {
 	AnswerJudge(transfer, code, result);
+	if (transfer->mail && result->status == 0 && code != CURLE_FAILED_INIT)
+		ForgetIdleConnections();
 	dlist_delete(&transfer->node);
 	in_flight_count--;
 	Recycle(transfer);

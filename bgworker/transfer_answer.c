@@ -57,7 +57,9 @@ AnswerBegins(void *data, char *remote, char *local, int remote_port, int local_p
 		strlcpy(transfer->refused, remote, sizeof(transfer->refused));
 		return CURL_PREREQFUNC_ABORT;
 	}
-	transfer->begun++;
+	/* The kept ones are closed: should this one be too, no more of them. */
+	if (++transfer->begun > 1)
+		(void) curl_easy_setopt(transfer->easy, CURLOPT_FRESH_CONNECT, 1L);
 	if (!transfer->mail)
 		transfer->began = true;
 	return CURL_PREREQFUNC_OK;
@@ -168,8 +170,13 @@ WhyNot(const Transfer *transfer, CURLcode code)
 		return transfer->why;
 	if (code == CURLE_OK)
 		return "the answer ends within its header section";
-	if (code == CURLE_OUT_OF_MEMORY)	/* libcurl does not tell these apart */
+#if LIBCURL_VERSION_NUM >= 0x080600
+	if (code == CURLE_TOO_LARGE)
+		return "a line of the answer is too long";
+#else
+	if (code == CURLE_OUT_OF_MEMORY)	/* does not tell these apart */
 		return "a line of the answer is too long, or out of memory";
+#endif
 	return transfer->failure[0] ? transfer->failure : curl_easy_strerror(code);
 }
 

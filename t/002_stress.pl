@@ -147,9 +147,18 @@ for my $victim (qw(backend postmaster backend postmaster))
 	select(undef, undef, undef, 0.01) while (-s $acks || 0) < 23 * 100;
 	if ($victim eq 'backend')
 	{
-		kill 'KILL', $node->safe_psql('postgres', q{
-			SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ 'coupon_receive'
-			AND pid <> pg_backend_pid() LIMIT 1});
+		# At the moment of a look nobody may be claiming, and who was may be
+		# gone; the look itself may be cancelled.
+		my $killed;
+		for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+		{
+			my (undef, $pid) = $node->psql('postgres', q{
+				SELECT pid FROM pg_stat_activity WHERE state = 'active' AND query ~ 'coupon_receive'
+				AND pid <> pg_backend_pid() LIMIT 1});
+			last if $killed = $pid && kill 'KILL', $pid;
+			select(undef, undef, undef, 0.1);
+		}
+		ok($killed, 'a claiming backend was killed');
 	}
 	else
 	{

@@ -166,9 +166,10 @@ $node->safe_psql('postgres', q{
 	PREPARE TRANSACTION 'p'});
 my $rows = 100000;
 new_template(6, 1);
+# One more than are read, not counting the dead one: it may be vacuumed.
 $node->safe_psql('postgres', qq{
 	SELECT code FROM coupon_receive(6, 1);
-	INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 6, 'infinity' FROM generate_series(2, $rows + 1) u;
+	INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 6, 'infinity' FROM generate_series(2, $rows + 2) u;
 	DELETE FROM user_coupon WHERE user_id = 2 AND template_id = 6});
 for my $how ('restart', 'kill -9')
 {

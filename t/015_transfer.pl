@@ -109,11 +109,12 @@ is(send_one("$http/endless-body", 'timeout => 100000'), '200|f|-1|', 'and a body
 is((grep { $_->{path} eq '/status/298' } received($receiver, 'http')), 0, 'no redirect is followed');
 is(send_one("$http/retry-after/30"), '429|f|30000|', 'Retry-After in seconds');
 like(send_one("$http/retry-date/3600"), qr/^503\|f\|35[0-9]{5}\|$|^503\|f\|3600000\|$/, 'Retry-After as a date');
-is(send_one("$http/retry-after/99999999999"), '429|f|2147483647|', 'Retry-After for ever');
+# Which is six hours to newer versions of libcurl.
+like(send_one("$http/retry-after/99999999999"), qr/^429\|f\|(2147483647|21600000)\|$/, 'Retry-After for ever');
 is(send_one("$http/retry-after/soon"), '429|f|-1|', 'Retry-After that says nothing');
 is(send_one("$http/retry-date/-60"), '503|f|-1|', 'Retry-After in the past');
 is(send_one("$http/ok"), '204|f|-1|', 'nothing of it stays');
-is(sql("SELECT status, count(*) FROM transfer_test(ARRAY['$http/once'], 300, 7) GROUP BY 1"), '204|300', 'kept connections that were closed do no harm');
+is(sql("SELECT status, count(*) FROM transfer_test(ARRAY['$http/once'], 1000, 7) GROUP BY 1"), '204|1000', 'kept connections that were closed do no harm');
 
 # One that hangs, and the others.
 is(sql("WITH r AS (SELECT *, number % 10 = 0 AS hangs FROM transfer_test(ARRAY['$http/hang'] || array_fill('$http/ok'::text, '{9}'), 300, 40, timeout => 4000))
@@ -124,7 +125,7 @@ is(sql("WITH r AS (SELECT *, number = 0 AS slow FROM transfer_test(ARRAY['http:/
 	'1|49', 'a resolver that hangs stops nobody, not even when its time is over');
 like(send_one('http://unknown.test/'), qr/^0\|t\|-1\|Could not resolve host: unknown.test/, 'unknown name');
 my $closed = PostgreSQL::Test::Cluster::get_free_port();
-like(send_one("http://127.0.0.1:$closed/"), qr/^0\|t\|-1\|Failed to connect to 127.0.0.1 port $closed/, 'connection refused');
+like(send_one("http://127.0.0.1:$closed/"), qr/^0\|t\|-1\|Failed to connect to 127.0.0.1(:| port )$closed/, 'connection refused');
 
 # Cancelled, and what comes after.
 is(sql("SET statement_timeout = '1s';
@@ -214,6 +215,9 @@ for my $to ('a@b.test\r\nRCPT TO:<c@d.test', 'a@b.test\n', 'a@b.test> <c@d.test'
 }
 is(send_one($mail, 'body => $$x$$' . $_), '0|t|-1|the mail has no recipient', 'no recipient') for '', ', mail_to => $${}$$', ', mail_to => $${""}$$';
 is(received($receiver, 'smtp'), $mails, 'and nothing of it arrived');
+$session = $node->background_psql('postgres');
+is($session->query_safe(join ' UNION ALL ', map { "(SELECT status FROM transfer_test(ARRAY['$mail'], mail_from => '', mail_to => '{$_\@b.test}'))" } qw(close ann)), "0\n250", 'a connection that was lost is not used again');
+$session->quit;
 
 # Passwords and TLS.
 my $login = ", username => 'user', password => 'secret'";
@@ -235,13 +239,13 @@ for my $endpoint ("smtp://mail.test:$port{starttls}", "smtps://mail.test:$port{s
 is(send_one("https://mail.test:$port{https}/ok"), '204|f|-1|', 'https');
 like(send_one("https://other.test:$port{https}/ok"), qr/^0\|t\|-1\|SSL: no alternative certificate subject name matches/, 'a certificate for somebody else');
 $session = $node->background_psql('postgres');
-$once = "SELECT status, left(error, 23) FROM transfer_test(ARRAY['https://localhost:$port{https}/ok'])";
+$once = "SELECT status, left(error, 15) FROM transfer_test(ARRAY['https://localhost:$port{https}/ok'])";
 is($session->query_safe($once), '204|', 'a certificate that is known');
 set('coupon.endpoint_ca_file', '');
-is($session->query_safe($once), '0|SSL certificate problem', 'is not by the authorities of the system');
+is($session->query_safe($once), '0|SSL certificate', 'is not by the authorities of the system');
 $session->quit;
 $mail = "smtp://mail.test:$port{starttls}";
-like(send_to('ann@b.test'), qr/^0\|t\|-1\|SSL certificate problem/, 'STARTTLS with an unknown certificate');
+like(send_to('ann@b.test'), qr/^0\|t\|-1\|SSL certificate /, 'STARTTLS with an unknown certificate');
 
 # Nothing of all this went through a proxy.
 is((grep { $_->{method} ne 'POST' || $_->{path} !~ m{^/} } received($receiver, 'http')), 0, 'no proxy of the environment');

@@ -25,6 +25,7 @@ sub receiver
 	my $pid = fork // die;
 	return ($listen->sockport, $pid) if $pid;
 	$SIG{CHLD} = 'IGNORE';
+	$SIG{TERM} = 'DEFAULT';	# not the harness's, which would stop the server
 	while (my $c = $listen->accept)
 	{
 		next if fork;

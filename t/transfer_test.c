@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 
 #include "bgworker/transfer.h"
+#include "src/compat.h"
 
 PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(transfer_test);
@@ -85,7 +86,7 @@ Put(ReturnSetInfo *set, const TransferResult *result, double ms)
 static void
 Wait(void)
 {
-	WaitEventSet *set = CreateWaitEventSet(CurrentMemoryContext, 3);
+	WaitEventSet *set = CompatCreateWaitEventSet(CurrentMemoryContext, 3);
 	WaitEvent	event;
 
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
