@@ -116,7 +116,8 @@ pushed_soon(4, 3, 'it fires when that has rolled back, although nobody wakes the
 template(5, '5 min 12 s');
 $node->safe_psql('postgres', q{SELECT coupon_remind_create(5, u, 'sms', 5) FROM generate_series(1, 3) u});
 my $lock = $node->background_psql('postgres');
-$lock->query_safe('BEGIN; LOCK TABLE coupon_template IN ACCESS EXCLUSIVE MODE; SELECT coupon_worker_wake()');
+$lock->query_safe('BEGIN; LOCK TABLE coupon_remind IN ACCESS EXCLUSIVE MODE');
+$node->safe_psql('postgres', 'SELECT coupon_worker_wake()');
 ok($node->poll_query_until('postgres', q{
 	SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'postgres'}), 'a look is held up');
 $lock->query_safe('SELECT pg_sleep(4); COMMIT');
