@@ -474,7 +474,8 @@ RemindTick(bool woken)
 			next = now;
 	}
 	QueryEnd(&scope);
-	return TimestampDifferenceMilliseconds(now, next);
+	/* A look may have taken long. */
+	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), next);
 }
 
 /*
