@@ -127,7 +127,8 @@ pushed(5, 3, 'the others fire, although it is not the time to look at all');
 ($from, $to) = late(5);
 cmp_ok($from, '>=', 0, 'not before their moment');
 cmp_ok($to, '<', 2, 'and soon after it');
-$open->query_safe('COMMIT');
+# Until then the worker has seen that nothing is left.
+$open->query_safe('SELECT pg_sleep(2); COMMIT');
 pushed_soon(5, 4, 'it fires when it is committed');
 $open->quit;
 
