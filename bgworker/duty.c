@@ -39,6 +39,8 @@
 static const Duty duties[] = {
 	/* Not at start: see FoldNew. */
 	{"fold", WAKE_WORKER, WAKE_FOLD, 1000, false, false, FoldNew},
+	/* Only tells the next to look at all. */
+	{"reminders", WAKE_WORKER, WAKE_REMIND_ALL, 0, true, true, RemindTickAll},
 	{"reminders", WAKE_WORKER, WAKE_REMIND, 200, true, false, RemindTick},
 	{"tasks", WAKE_WORKER, WAKE_TASKS, 0, true, true, TaskDuty},
 	{"deliver", WAKE_WORKER, WAKE_DELIVER, 20, true, true, DeliverDuty},

@@ -367,7 +367,7 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 	}
 	/* Only now: what was loaded above is what everybody sees. */
 	JournalAddChange(JOURNAL_CHANGED, relation, id);
-	WakeWorkerAtCommit(WAKE_REMIND);
+	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica())
 		return PointerGetDatum(StampUpdate(trigger));
 	return PointerGetDatum(RowToReturn(trigger));

@@ -17,8 +17,9 @@
  * first: either the bit is gone when the tick looks, or it has fired and the
  * cancel takes it out of the outbox.
  *
- * Races: a reminder that is committed after its moment is what the next tick
- * finds first, since its commit wakes the worker.
+ * Races: a reminder that is committed after its moment was not seen by the tick
+ * that looked for it.  Its commit knows, and makes the worker look again at
+ * what was due before.
  */
 #include "postgres.h"
 
@@ -328,6 +329,7 @@ Create(const Request *request, Answer *answer)
 	QueryEnd(&scope);
 	if (request->moment - GetCurrentTimestamp() <= WAKE_AHEAD)
 		WakeWorkerAtCommit(WAKE_REMIND);
+	WakeWorkerIfLate(request->moment, WAKE_REMIND | WAKE_REMIND_ALL);
 }
 
 /*

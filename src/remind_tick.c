@@ -10,6 +10,17 @@
  * has not happened.  The start is read from the template at each tick: a sale
  * that is moved needs no other change.
  *
+ * A probe steps over the index entries of what has fired as long as an old
+ * snapshot somewhere keeps them.  So a worker remembers a moment up to which
+ * nothing due was left, and asks only those sales of which a slot of five
+ * minutes has begun since, and only for that slot.  It looks at all again
+ * - when a reminder is committed after its moment: its transaction, visible by
+ *   then, reads the clock, so either our look has seen it or it tells us;
+ * - when a template changes, or coupon_worker_wake asks;
+ * - in any case from time to time, the more seldom the longer it takes, for
+ *   what nobody tells: rows written by hand or by PREPARE TRANSACTION, or made
+ *   for a start that was moved in the same moment.
+ *
  * A reminder is due from its moment on, by the clock, until the sale begins;
  * then it is recorded as missed.  A tick sees such reminders of sales that have
  * begun in the last minutes.  Older ones, after the server was down or a start
@@ -49,6 +60,8 @@ PG_FUNCTION_INFO_V1(coupon_remind_tick);
 #define LAST_SLEEP 60000		/* ms: so late are rows that wake nobody */
 #define LOCKED_SLEEP 250		/* ms until we look again at locked rows */
 #define SWEEP_EVERY USECS_PER_HOUR
+#define ALL_PAUSE 1000			/* ms between two looks at all, or ... */
+#define ALL_SHARE 10			/* ... so many times what such a look takes */
 
 /* A sale with reminders that have not fired. */
 typedef struct Sale
@@ -74,7 +87,14 @@ typedef struct Counts
 	int64		rows;
 	int64		fired;
 	int64		missed;
+	bool		any_due;		/* when we looked */
 } Counts;
+
+/* What this worker knows of the sales near. */
+static TimestampTz drained = 0; /* what was due then has fired; 0: unknown */
+static TimestampTz all_looked_at = 0;
+static int	all_pause;			/* ms until that is to be done again */
+static bool all_wanted = false;
 
 static OwnerQuery near_sales = {
 	"SELECT t.id, t.receive_start, (SELECT max(r.next_minutes)"
@@ -82,6 +102,20 @@ static OwnerQuery near_sales = {
 	" FROM %1$s.coupon_template t WHERE t.receive_start > $1 AND t.receive_start <= $2"
 	" AND (t.status = 'published' OR t.receive_start <= $3)",
 	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+};
+
+/* The same sales; what is left of them is not asked. */
+static OwnerQuery near_starts = {
+	"SELECT t.id, t.receive_start, 0::int2 FROM %1$s.coupon_template t"
+	" WHERE t.receive_start > $1 AND t.receive_start <= $2"
+	" AND (t.status = 'published' OR t.receive_start <= $3)",
+	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+};
+
+static OwnerQuery farthest_between = {
+	"SELECT max(next_minutes) FROM %1$s.coupon_remind"
+	" WHERE template_id = $1 AND next_minutes >= $2 AND next_minutes < $3",
+	3, {INT8OID, INT2OID, INT2OID}
 };
 
 /*
@@ -100,8 +134,9 @@ static OwnerQuery begun_sale = {
 
 static OwnerQuery take_due = {
 	"SELECT ctid, user_id, bitmap, fired, notifications, tableoid FROM %1$s.coupon_remind"
-	" WHERE template_id = $1 AND next_minutes >= $2 LIMIT $3 FOR UPDATE SKIP LOCKED",
-	3, {INT8OID, INT2OID, INT4OID}
+	" WHERE template_id = $1 AND next_minutes >= $2 AND next_minutes <= $3"
+	" LIMIT $4 FOR UPDATE SKIP LOCKED",
+	4, {INT8OID, INT2OID, INT2OID, INT4OID}
 };
 
 static OwnerQuery subscribed = {
@@ -140,12 +175,13 @@ PlaceOldIds(Datum notifications, bool isnull, RemindBitmap fired, RemindBitmap d
 static void
 TakeDue(const Sale *sale, int minutes, int limit, Portion *portion)
 {
-	Datum		args[3];
+	Datum		args[4];
 	bool		isnull;
 
 	args[0] = Int64GetDatum(sale->template_id);
 	args[1] = Int16GetDatum(minutes);
-	args[2] = Int32GetDatum(limit);
+	args[2] = Int16GetDatum(sale->farthest);
+	args[3] = Int32GetDatum(limit);
 	portion->n = (int) QueryRun(&take_due, args, NULL);
 	portion->rows = palloc(portion->n * sizeof(RemindMark));
 	portion->due = palloc(portion->n * sizeof(RemindBitmap));
@@ -251,6 +287,29 @@ ReadSales(int rows, Sale **sales)
 	return n;
 }
 
+/* The sales that begin within the hour, or have begun just now. */
+static int
+ReadNear(OwnerQuery *query, TimestampTz now, Sale **sales)
+{
+	Datum		args[3];
+
+	args[0] = TimestampTzGetDatum(now - LOOK_BACK);
+	/* A sale may come within the hour while we sleep. */
+	args[1] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, LAST_SLEEP) + LOOK_AHEAD);
+	args[2] = TimestampTzGetDatum(now);
+	return ReadSales((int) QueryRun(query, args, NULL), sales);
+}
+
+/* Fire what is due of a sale that has something due; returns when to come again. */
+static TimestampTz
+FireSale(const Sale *sale, TimestampTz now, int limit, Counts *counts)
+{
+	counts->any_due = true;
+	if (Fire(sale, now, limit - (int) counts->rows, counts) == 0)
+		return TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
+	return now;
+}
+
 /*
  * Fire what is due now of the sales near, at most "limit" rows.  Returns when
  * to come again.
@@ -259,27 +318,94 @@ static TimestampTz
 FireNear(TimestampTz now, int limit, Counts *counts)
 {
 	TimestampTz next = TimestampTzPlusMilliseconds(now, LAST_SLEEP);
-	Datum		args[3];
+	TimestampTz begin = GetCurrentTimestamp();
 	Sale	   *sales;
-	int			n;
+	int			n = ReadNear(&near_sales, now, &sales);
 
-	/* A sale may come within the hour while we sleep. */
-	args[0] = TimestampTzGetDatum(now - LOOK_BACK);
-	args[1] = TimestampTzGetDatum(next + LOOK_AHEAD);
-	args[2] = TimestampTzGetDatum(now);
-	n = ReadSales((int) QueryRun(&near_sales, args, NULL), &sales);
+	all_pause = Max(ALL_PAUSE, ALL_SHARE *
+					TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp()));
+	all_pause = Min(all_pause, LAST_SLEEP);
 	for (int i = 0; i < n && counts->rows < limit; i++)
 	{
 		TimestampTz moment = RemindMoment(sales[i].start, sales[i].farthest);
 
 		if (moment <= now)
-		{
-			moment = now;
-			if (Fire(&sales[i], now, limit - (int) counts->rows, counts) == 0)
-				moment = TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
-		}
+			moment = FireSale(&sales[i], now, limit, counts);
 		next = Min(next, moment);
 	}
+	return next;
+}
+
+/* The farthest slot, in minutes, that is nearer to the start; 0: none. */
+static int
+SlotBelow(int minutes)
+{
+	if (minutes <= 0)
+		return 0;
+	return Min((minutes - 1) / REMIND_STEP_MINUTES * REMIND_STEP_MINUTES,
+			   REMIND_MAX_MINUTES);
+}
+
+/* Learn the farthest that is due now and was not when all was drained; 0: none. */
+static void
+AskSince(Sale *sale, int due)
+{
+	int			known = MinutesDue(sale->start - drained);
+	Datum		args[3];
+	bool		isnull;
+
+	sale->farthest = 0;
+	if (SlotBelow(known) == 0 || SlotBelow(known) < due)
+		return;
+	args[0] = Int64GetDatum(sale->template_id);
+	args[1] = Int16GetDatum(due);
+	args[2] = Int16GetDatum(SlotBelow(known) + 1);
+	(void) QueryRun(&farthest_between, args, NULL);
+	sale->farthest = DatumGetInt16(QueryValue(0, 1, &isnull));
+	if (isnull)
+		sale->farthest = 0;
+}
+
+/* FireNear, but only of what has become due since all was drained. */
+static TimestampTz
+FireSince(TimestampTz now, int limit, Counts *counts)
+{
+	TimestampTz next = TimestampTzPlusMilliseconds(all_looked_at, all_pause + 1);
+	Sale	   *sales;
+	int			n = ReadNear(&near_starts, now, &sales);
+
+	for (int i = 0; i < n && counts->rows < limit; i++)
+	{
+		int			due = MinutesDue(sales[i].start - now);
+
+		AskSince(&sales[i], due);
+		if (sales[i].farthest > 0)
+			next = Min(next, FireSale(&sales[i], now, limit, counts));
+		if (SlotBelow(due) > 0)
+			next = Min(next, RemindMoment(sales[i].start, SlotBelow(due)));
+	}
+	return next;
+}
+
+/* A worker's look at the sales near; returns when to come again. */
+static TimestampTz
+Look(TimestampTz now, int limit, Counts *counts)
+{
+	TimestampTz next;
+
+	/* A clock that was set back tells nothing about what was due before. */
+	if (all_wanted || now < drained || drained == 0 ||
+		TimestampDifferenceExceeds(all_looked_at, now, all_pause))
+	{
+		next = FireNear(now, limit, counts);
+		all_looked_at = now;
+		/* It may have been found late; so until it has fired. */
+		all_wanted = counts->any_due;
+	}
+	else
+		next = FireSince(now, limit, counts);
+	if (!counts->any_due)
+		drained = now;
 	return next;
 }
 
@@ -339,14 +465,28 @@ RemindTick(bool woken)
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
-	if (!IsSubscribed())
+	if (IsSubscribed())
+		drained = 0;
+	else
 	{
-		next = FireNear(now, PORTION, &counts);
+		next = Look(now, PORTION, &counts);
 		if (counts.rows == 0 && Sweep(now, &counts))
 			next = now;
 	}
 	QueryEnd(&scope);
-	return TimestampDifferenceMilliseconds(now, next);
+	/* A look may have taken long. */
+	return TimestampDifferenceMilliseconds(GetCurrentTimestamp(), next);
+}
+
+/*
+ * RemindTickAll, a duty before that, makes it look at all that is due, also at
+ * what has been looked for before.
+ */
+long
+RemindTickAll(bool woken)
+{
+	all_wanted = true;
+	return -1;
 }
 
 /* Fire a portion, of what is near or else of what has begun; false: no more. */

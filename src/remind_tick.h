@@ -6,5 +6,6 @@
 #define COUPON_REMIND_TICK_H
 
 extern long RemindTick(bool woken);
+extern long RemindTickAll(bool woken);
 
 #endif							/* COUPON_REMIND_TICK_H */

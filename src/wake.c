@@ -32,6 +32,7 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "utils/timestamp.h"
 
 #include "wake.h"
 
@@ -60,6 +61,8 @@ static LWLock *lock = NULL;
 
 /* What this transaction brings. */
 static uint32 reasons_at_commit = 0;
+static uint32 reasons_if_late = 0;
+static TimestampTz late_from;
 static bool launcher_at_commit = false;
 
 /*
@@ -152,10 +155,13 @@ TellInstalled(void)
 static void
 AtTransactionEnd(XactEvent event, void *arg)
 {
-	if (reasons_at_commit == 0 && !launcher_at_commit)
+	if (reasons_at_commit == 0 && reasons_if_late == 0 && !launcher_at_commit)
 		return;
 	if (event == XACT_EVENT_COMMIT)
 	{
+		/* Our rows are visible: whoever did not see them looked before. */
+		if (reasons_if_late != 0 && GetCurrentTimestamp() >= late_from)
+			reasons_at_commit |= reasons_if_late;
 		if (reasons_at_commit != 0)
 		{
 			pg_memory_barrier();	/* our rows are visible before we look */
@@ -170,6 +176,7 @@ AtTransactionEnd(XactEvent event, void *arg)
 		event == XACT_EVENT_PREPARE)
 	{
 		reasons_at_commit = 0;
+		reasons_if_late = 0;
 		launcher_at_commit = false;
 	}
 }
@@ -194,6 +201,19 @@ WakeWorkerAtCommit(uint32 reasons)
 {
 	if (shared != NULL)
 		reasons_at_commit |= reasons;
+}
+
+/*
+ * WakeWorkerIfLate makes the commit wake the worker if it comes at this moment
+ * or later.  The reasons are the same at each call.  Cannot fail.
+ */
+void
+WakeWorkerIfLate(TimestampTz moment, uint32 reasons)
+{
+	if (shared == NULL)
+		return;
+	late_from = reasons_if_late == 0 ? moment : Min(late_from, moment);
+	reasons_if_late |= reasons;
 }
 
 /*

@@ -109,6 +109,27 @@ is($open->query_safe(q{BEGIN; SELECT code FROM coupon_remind_cancel(4, 1, 'sms',
 pushed(4, 2, 'the others fire');
 $open->query_safe('ROLLBACK');
 pushed_soon(4, 3, 'it fires when that has rolled back, although nobody wakes the worker');
+
+# A look at all that is due, made to take 4 s, is made again by itself only 40 s
+# later.  Meanwhile what becomes due fires at its moment all the same, and what
+# is committed after its moment makes the worker look at all.
+template(5, '5 min 12 s');
+$node->safe_psql('postgres', q{SELECT coupon_remind_create(5, u, 'sms', 5) FROM generate_series(1, 3) u});
+my $lock = $node->background_psql('postgres');
+$lock->query_safe('BEGIN; LOCK TABLE coupon_remind IN ACCESS EXCLUSIVE MODE');
+$node->safe_psql('postgres', 'SELECT coupon_worker_wake()');
+ok($node->poll_query_until('postgres', q{
+	SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'postgres'}), 'a look is held up');
+$lock->query_safe('SELECT pg_sleep(4); COMMIT');
+$lock->quit;
+is($open->query_safe(q{BEGIN; SELECT code FROM coupon_remind_create(5, 4, 'sms', 5)}), '0', 'once more created before its moment');
+pushed(5, 3, 'the others fire, although it is not the time to look at all');
+($from, $to) = late(5);
+cmp_ok($from, '>=', 0, 'not before their moment');
+cmp_ok($to, '<', 2, 'and soon after it');
+# Until then the worker has seen that nothing is left.
+$open->query_safe('SELECT pg_sleep(2); COMMIT');
+pushed_soon(5, 4, 'it fires when it is committed');
 $open->quit;
 
 # The server was down: late is sent, too late is recorded; a draft is neither.
@@ -252,6 +273,10 @@ SELECT code FROM coupon_remind_cancel(:t, :back, 'app', 5);
 		'the subscriber sees it');
 	$node->safe_psql('copy', q{UPDATE coupon_remind SET fired = '{}' WHERE template_id = 200});
 	is($node->safe_psql('copy', 'SELECT fired, missed FROM coupon_remind_tick()'), '0|0', 'and does not send');
+	my $worker = q{FROM coupon_stat_worker WHERE kind = 'worker' AND database = 'copy'};
+	my $turns = $node->safe_psql('copy', "SELECT turns $worker");
+	# The second turn from now begins after it.
+	ok($node->poll_query_until('copy', "WITH wake AS MATERIALIZED (SELECT coupon_worker_wake()) SELECT turns > $turns + 1 $worker AND (SELECT true FROM wake)"), 'its worker looks');
 	is($node->safe_psql('copy', 'SELECT count(*) FROM coupon_notification'), '0', 'nor does its worker');
 	$node->safe_psql('copy', 'ALTER SUBSCRIPTION s DISABLE');
 	$node->safe_psql('copy', 'ALTER SUBSCRIPTION s SET (slot_name = NONE)');

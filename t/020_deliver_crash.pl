@@ -117,10 +117,13 @@ await("pid <> $worker FROM coupon_stat_worker WHERE kind = 'worker' AND database
 	my $ids = tests('sms', 20, 'x', 'other');
 	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($ids)", 'extension: created again, it delivers', 'other');
 	is(ids_of(arrived('slow/new')), sorted($ids), 'extension: each once');
-	sql('DROP EXTENSION coupon; SET ROLE boss; CREATE EXTENSION coupon', 'other');
+	# In one transaction, so that the worker stays and has to notice.
+	my $worker = pid_of('worker', 'other');
+	sql('BEGIN; DROP EXTENSION coupon; SET ROLE boss; CREATE EXTENSION coupon; COMMIT', 'other');
 	channel('sms', 'ok/newer', undef, 'other');
 	$ids = tests('sms', 20, 'x', 'other');
 	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($ids)", 'extension: dropped and created at once', 'other');
+	is(pid_of('worker', 'other'), $worker, 'extension: by the worker that was there');
 	sql('REASSIGN OWNED BY boss TO CURRENT_USER; DROP OWNED BY boss', 'other');
 	sql(q{UPDATE pg_extension SET extowner = (SELECT oid FROM pg_roles WHERE rolname = current_user) WHERE extname = 'coupon';
 		DELETE FROM pg_shdepend WHERE refobjid = 'boss'::regrole;
