@@ -5,6 +5,7 @@
 #ifndef COUPON_DIRECT_H
 #define COUPON_DIRECT_H
 
+#include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
@@ -31,6 +32,14 @@ typedef struct DirectTable
 	int			nslots;
 	int			nrows;
 } DirectTable;
+
+/* Sets a column, from 0, of a row that is being filled. */
+static inline void
+DirectSet(TupleTableSlot *row, int column, Datum value)
+{
+	row->tts_values[column] = value;
+	row->tts_isnull[column] = false;
+}
 
 extern bool DirectOpen(DirectTable *table, Oid relation, const DirectLayout *layout);
 extern TupleTableSlot *DirectFetch(DirectTable *table, ItemPointer tid);

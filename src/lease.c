@@ -266,9 +266,8 @@ WriteLease(DirectTable *queue, LeasedPush *leased, TimestampTz until)
 	if (DirectFetch(queue, &leased->tid) == NULL)
 		elog(ERROR, "a push that was locked has gone");
 	row = DirectNewVersion(queue);
-	row->tts_values[QUEUE_ATTEMPTS] = Int32GetDatum(leased->attempts);
-	row->tts_values[QUEUE_LEASED_UNTIL] = TimestampTzGetDatum(until);
-	row->tts_isnull[QUEUE_LEASED_UNTIL] = false;
+	DirectSet(row, QUEUE_ATTEMPTS, Int32GetDatum(leased->attempts));
+	DirectSet(row, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(until));
 	if (!DirectUpdate(queue, &leased->tid))
 		elog(ERROR, "a push that was locked has changed");
 }

@@ -12,7 +12,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "executor/tuptable.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -175,13 +174,6 @@ CopyColumn(TupleTableSlot *to, int column, const TupleTableSlot *from, int from_
 	to->tts_isnull[column] = from->tts_isnull[from_column];
 }
 
-static void
-SetColumn(TupleTableSlot *slot, int column, Datum value)
-{
-	slot->tts_values[column] = value;
-	slot->tts_isnull[column] = false;
-}
-
 /* Fills a row of the history with a delivered push; state is its text. */
 static void
 FillHistory(TupleTableSlot *slot, const TupleTableSlot *row, const LeaseAnswer *answer,
@@ -197,11 +189,11 @@ FillHistory(TupleTableSlot *slot, const TupleTableSlot *row, const LeaseAnswer *
 	CopyColumn(slot, HISTORY_ADDRESS, row, QUEUE_ADDRESS);
 	CopyColumn(slot, HISTORY_DUE_AT, row, QUEUE_DUE_AT);
 	CopyColumn(slot, HISTORY_ATTEMPTS, row, QUEUE_ATTEMPTS);
-	SetColumn(slot, HISTORY_STATE, state);
-	SetColumn(slot, HISTORY_SENT_AT, TimestampTzGetDatum(answer->sent_at));
-	SetColumn(slot, HISTORY_ENDED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+	DirectSet(slot, HISTORY_STATE, state);
+	DirectSet(slot, HISTORY_SENT_AT, TimestampTzGetDatum(answer->sent_at));
+	DirectSet(slot, HISTORY_ENDED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	if (answer->status != 0)
-		SetColumn(slot, HISTORY_LAST_STATUS, Int32GetDatum(answer->status));
+		DirectSet(slot, HISTORY_LAST_STATUS, Int32GetDatum(answer->status));
 }
 
 /*

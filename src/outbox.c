@@ -144,13 +144,6 @@ AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
 	QueryRun(query, args, nulls);
 }
 
-static void
-SetColumn(TupleTableSlot *slot, int column, Datum value)
-{
-	slot->tts_values[column] = value;
-	slot->tts_isnull[column] = false;
-}
-
 /* The same for the queue, past the executor. */
 static void
 AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
@@ -163,23 +156,23 @@ AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
 	{
 		TupleTableSlot *slot = DirectNew(queue);
 
-		SetColumn(slot, QUEUE_ID, Int64GetDatum(*row_ids++));
-		SetColumn(slot, QUEUE_CHANNEL, channel);
-		SetColumn(slot, QUEUE_KIND, kind);
+		DirectSet(slot, QUEUE_ID, Int64GetDatum(*row_ids++));
+		DirectSet(slot, QUEUE_CHANNEL, channel);
+		DirectSet(slot, QUEUE_KIND, kind);
 		if (event->template_id != 0)
-			SetColumn(slot, QUEUE_TEMPLATE_ID, Int64GetDatum(event->template_id));
+			DirectSet(slot, QUEUE_TEMPLATE_ID, Int64GetDatum(event->template_id));
 		if (event->minutes != 0)
-			SetColumn(slot, QUEUE_MINUTES, Int16GetDatum(event->minutes));
+			DirectSet(slot, QUEUE_MINUTES, Int16GetDatum(event->minutes));
 		if (event->task_id != 0)
-			SetColumn(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
+			DirectSet(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
 		if (event->address != NULL)
-			SetColumn(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
-		SetColumn(slot, QUEUE_USER_IDS, Int8Array(users + done, Min(nusers - done, in_a_row)));
-		SetColumn(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
+			DirectSet(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
+		DirectSet(slot, QUEUE_USER_IDS, Int8Array(users + done, Min(nusers - done, in_a_row)));
+		DirectSet(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
 		/* of each row its own: a lease goes on where the last one stopped */
-		SetColumn(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-		SetColumn(slot, QUEUE_ATTEMPTS, Int32GetDatum(0));
-		SetColumn(slot, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
+		DirectSet(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
+		DirectSet(slot, QUEUE_ATTEMPTS, Int32GetDatum(0));
+		DirectSet(slot, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
 		DirectInsert(queue);
 	}
 	DirectClose(queue);
