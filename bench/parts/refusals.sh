@@ -71,9 +71,8 @@ measure_writes() {
         "$((${after%|*} - ${before%|*})) bytes, $((${after#*|} - ${before#*|}))"
 }
 
-part_refusals() {
-    local clients variant
-
+# Templates that refuse for each reason, known to do so.
+prepare_refusals() {
     fresh_server wal_level=minimal max_wal_senders=0
     query_file setup.sql
     make_nothing
@@ -86,6 +85,12 @@ part_refusals() {
     check_refusal 4 2 not_started
     check_refusal 999999999 2 not_found
     check_refusal 5 "$OWNERS" over_limit
+}
+
+part_refusals() {
+    local clients variant
+
+    prepare_refusals
     for clients in "${REFUSAL_CLIENTS[@]}"; do
         alternate "$clients" select1 nothing sold_out not_started unknown over_limit
         row_of refusals "$clients" 'a function that looks at nothing' nothing 'SELECT 1' select1
