@@ -203,17 +203,6 @@ BIG
     rm -f "$FILE"
 }
 
-ten_million() {
-    local rate memory
-
-    run_big 1000000
-    rate=$RATE memory=$MEMORY
-    run_big 10000000
-    row distribute 1 '10,000,000 lines, random' "$(rate "$RATE")" '1,000,000 lines' "$(rate "$rate")" "$(ratio "$RATE" "$rate")"
-    row distribute 1 "the runner's own memory at most, 10,000,000 lines" "$(commas "$MEMORY") kB" \
-        '1,000,000 lines' "$(commas "$memory") kB" "$(ratio "$MEMORY" "$memory")"
-}
-
 # Claims beside a distribution that goes on all the while; it is cancelled at
 # the end.
 start_distribution() {
@@ -298,7 +287,6 @@ part_distribute() {
     claims_meanwhile
     small_files
     against_copy ascending 200000
-    [[ $FULL == no ]] || ten_million
     empty_tables
     verify_row distribute
 }
