@@ -227,7 +227,7 @@ AnswersDueAt(void)
 	return TimestampTzPlusMilliseconds(first_answer_at, ANSWERS_WAIT);
 }
 
-/* When a lane has work for a transaction; DT_NOEND: not before an answer. */
+/* When a lane has work for a transaction; DT_NOEND: not before a place is free. */
 static TimestampTz
 LaneDueAt(const Lane *lane)
 {
@@ -236,9 +236,10 @@ LaneDueAt(const Lane *lane)
 
 	if (free <= 0)
 		return DT_NOEND;
-	if (lane->in_flight > 0 && free * PORTION < Min(lane->pace.window,
-													lane->channel->max_in_flight))
-		return Max(due, AnswersDueAt());	/* the transaction that records them */
+	/* A few places wait for the answers that are to be recorded, never for others. */
+	if (nanswers > 0 && lane->in_flight > 0 &&
+		free * PORTION < Min(lane->pace.window, lane->channel->max_in_flight))
+		return Max(due, AnswersDueAt());
 	return due;
 }
 

@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -37,6 +38,7 @@ static bool
 IsAsInstalled(Relation rel, const DirectLayout *layout)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	int			nfilled = 0;
 
 	if (desc->natts != layout->ncolumns || rel->trigdesc != NULL ||
 		rel->rd_rules != NULL || rel->rd_rel->relforcerowsecurity ||
@@ -48,8 +50,9 @@ IsAsInstalled(Relation rel, const DirectLayout *layout)
 		if (layout->types[i] != InvalidOid &&
 			layout->types[i] != TupleDescAttr(desc, i)->atttypid)
 			return false;
+		nfilled += TupleDescAttr(desc, i)->attnotnull;
 	}
-	return true;
+	return nfilled == layout->nfilled;
 }
 
 /*
@@ -75,6 +78,18 @@ DirectOpen(DirectTable *table, Oid relation, const DirectLayout *layout)
 	return true;
 }
 
+/* Whether the table reaches so far: it may have been written anew since. */
+static bool
+HasPlace(DirectTable *table, ItemPointer tid)
+{
+	BlockNumber block = ItemPointerGetBlockNumber(tid);
+
+	/* Only growing, under our lock. */
+	if (block >= table->nblocks)
+		table->nblocks = RelationGetNumberOfBlocks(table->rel);
+	return block < table->nblocks;
+}
+
 /*
  * DirectFetch returns the row at a place as it is committed now, until the next
  * one is fetched; NULL: there is none, or none any more.
@@ -84,7 +99,9 @@ DirectFetch(DirectTable *table, ItemPointer tid)
 {
 	if (table->read == NULL)
 		table->read = table_slot_create(table->rel, NULL);
-	if (!table_tuple_fetch_row_version(table->rel, tid, SnapshotSelf, table->read))
+	if (!HasPlace(table, tid) ||
+		!table_tuple_fetch_row_version(table->rel, tid, SnapshotSelf,
+									   table->read))
 		return NULL;
 	slot_getallattrs(table->read);
 	return table->read;
@@ -98,6 +115,7 @@ DirectDelete(DirectTable *table, ItemPointer tid)
 {
 	TM_FailureData failure;
 
+	CheckCmdReplicaIdentity(table->rel, CMD_DELETE);
 	return table_tuple_delete(table->rel, tid, table->estate->es_output_cid,
 							  GetActiveSnapshot(), InvalidSnapshot, true, &failure,
 							  false) == TM_Ok;
@@ -176,6 +194,7 @@ DirectUpdate(DirectTable *table, ItemPointer tid)
 	TM_FailureData failure;
 	LockTupleMode lockmode;
 
+	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
 	ExecStoreVirtualTuple(slot);
 	if (table_tuple_update(table->rel, tid, slot, table->estate->es_output_cid,
 						   GetActiveSnapshot(), InvalidSnapshot, true, &failure,

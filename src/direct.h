@@ -7,6 +7,7 @@
 
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
+#include "storage/block.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 
@@ -17,6 +18,7 @@ typedef struct DirectLayout
 {
 	int			ncolumns;
 	int			nchecks;
+	int			nfilled;		/* that are NOT NULL */
 	const Oid  *types;			/* InvalidOid: a type of ours */
 } DirectLayout;
 
@@ -27,6 +29,7 @@ typedef struct DirectTable
 	/* private to direct.c */
 	EState	   *estate;
 	ResultRelInfo *info;
+	BlockNumber nblocks;		/* at least so many; 0: not asked yet */
 	TupleTableSlot *read;		/* the row that was fetched last */
 	TupleTableSlot *slots[DIRECT_ROWS];	/* rows to be inserted; made as needed */
 	int			nslots;

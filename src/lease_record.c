@@ -60,7 +60,7 @@ static const Oid history_types[HISTORY_COLUMNS] = {
 	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT4OID, TEXTOID
 };
 
-static const DirectLayout history_layout = {HISTORY_COLUMNS, 1, history_types};
+static const DirectLayout history_layout = {HISTORY_COLUMNS, 1, 8, history_types};
 
 static OwnerQuery record_ends = {
 	"WITH gone AS (DELETE FROM %1$s.coupon_notification n USING" OF_ANSWERS

@@ -47,7 +47,7 @@ static const Oid queue_types[QUEUE_COLUMNS] = {
 	TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT4OID, TIMESTAMPTZOID, INT4OID, TEXTOID
 };
 
-const DirectLayout OutboxQueueLayout = {QUEUE_COLUMNS, 3, queue_types};
+const DirectLayout OutboxQueueLayout = {QUEUE_COLUMNS, 3, 8, queue_types};
 
 static OwnerQuery batch_size_of = {
 	"SELECT batch_size FROM %1$s.coupon_channel"

@@ -33,7 +33,7 @@ enum
 
 static const Oid types[COLUMNS] = {INT8OID, INT8OID, InvalidOid, InvalidOid, INT2OID, INT8ARRAYOID};
 
-static const DirectLayout layout = {COLUMNS, 1, types};
+static const DirectLayout layout = {COLUMNS, 1, 4, types};
 
 /* Row n has the ids from first to last of one flat array. */
 static OwnerQuery mark_fired = {

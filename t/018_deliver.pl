@@ -132,6 +132,26 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	await('count(*) = 0 FROM coupon_notification', 'bad: nothing is left behind');
 }
 
+# A queue that is written anew, and gets shorter, while a push is on its way.
+{
+	channel('app', 'slow/moved/2000');
+	sql('VACUUM FULL coupon_notification');
+	sql(q{INSERT INTO coupon_notification (channel, kind, user_ids, due_at, next_at) SELECT 'ch3', 'test', '{1}', now(), now() + interval '1 day' FROM generate_series(1, 500)});
+	my $moved = tests('app', 1, 'm');
+	await("leased_until IS NOT NULL AND ctid > '(1,0)' FROM coupon_notification WHERE id = $moved", 'moved: it is on its way, from a page behind the first');
+	sql(q{DELETE FROM coupon_notification WHERE channel = 'ch3'});
+	sql('VACUUM FULL coupon_notification');
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $moved", 'moved: it is recorded');
+	is(ended($moved), 'delivered|1|204|1', 'moved: as what it was');
+	unlike(slurp_file($node->logfile), qr/could not read block/, 'moved: and nobody reads behind the end');
+
+	# What somebody has made NOT NULL is not written past him.
+	sql('ALTER TABLE coupon_notification ALTER task_id SET NOT NULL');
+	my ($rc, $out, $err) = $node->psql('postgres', q{SELECT coupon_channel_test('app', 'null')});
+	like($err, qr/null value in column "task_id"/, 'not null: a push without it is refused');
+	sql('ALTER TABLE coupon_notification ALTER task_id DROP NOT NULL');
+}
+
 # A receiver that hangs holds up nobody else, and no more than it may.
 {
 	channel('ch4', 'hang/five', q{timeout => '5 s'});
@@ -281,6 +301,15 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	limit_attempts(12);
 	sql('SELECT replayed FROM coupon_notification_replay()') or 1;
 	sql('DELETE FROM coupon_notification; DELETE FROM coupon_notification_history');
+}
+
+# Places that are free are used while the others hang.  Last: these hang on.
+{
+	channel('ch4', 'hang/most', q{timeout => '10 min', max_in_flight => 3});
+	tests('ch4', 2, 'h');
+	await(q{leased = 2 FROM coupon_stat_channel WHERE channel = 'ch4'}, 'free places: most hang');
+	tests('ch4', 1, 'h');
+	await(q{leased = 3 FROM coupon_stat_channel WHERE channel = 'ch4'}, 'free places: a later push leaves at once');
 }
 
 $node->stop;
