@@ -546,12 +546,24 @@ WorkDueAt(void)
 	return due;
 }
 
+static void
+ForgetMoments(void)
+{
+	StartAnew();
+	first_answer_at = careful_until = 0;
+	for (int i = 0; i < nlanes; i++)
+		lanes[i].pace.not_before = 0;
+}
+
 /* Collect answers, work if it is time, and say when to come again. */
 static long
 Turn(void)
 {
+	static TimestampTz last = 0;
 	long		ms;
 
+	if (DutyClockWentBack(&last))
+		ForgetMoments();
 	Collect();
 	if (in_work || WorkDueAt() <= GetCurrentTimestamp())
 	{
@@ -580,9 +592,7 @@ DeliverDuty(bool woken)
 	return Turn();
 }
 
-/*
- * DeliverAnswers is the duty for the socket: answers have come.
- */
+/* DeliverAnswers is the duty for the socket: answers have come. */
 long
 DeliverAnswers(bool woken)
 {

@@ -221,14 +221,31 @@ DueAt(int i)
 }
 
 /*
+ * DutyClockWentBack tells whether the clock was set back since the last call:
+ * moments that were noted before may lie far ahead then.  "last" is where the
+ * caller keeps what it showed, 0 at first.
+ */
+bool
+DutyClockWentBack(TimestampTz *last)
+{
+	TimestampTz before = *last;
+
+	*last = GetCurrentTimestamp();
+	return *last < before;
+}
+
+/*
  * DutyRunDue runs each duty that is due, once, and returns for how many
  * milliseconds there is nothing to do, DUTY_SLEEP for until woken.
  */
 long
 DutyRunDue(uint32 reasons)
 {
+	static TimestampTz last = 0;
 	TimestampTz next = DT_NOEND;
 
+	if (DutyClockWentBack(&last))
+		reasons |= WAKE_NOW;
 	for (int i = 0; i < lengthof(duties); i++)
 	{
 		if (duties[i].process != process)

@@ -40,6 +40,7 @@ typedef struct Duty
 extern void DutyInit(int number, WakeKind process);
 extern int	DutySlot(void);
 extern int	DutySocket(void);
+extern bool DutyClockWentBack(TimestampTz *last);
 extern long DutyRunDue(uint32 reasons);
 
 #endif							/* COUPON_DUTY_H */

@@ -1,0 +1,41 @@
+# The clock is set back by an hour while the worker runs: nothing waits for the
+# hour to pass again.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use DeliverTest;
+use File::Temp ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = File::Temp->newdir;
+chmod 0755, $dir;
+my $back = "$dir/back";
+system('cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', 't/clock_test.c', '-o', "$dir/clock.so", '-ldl') == 0
+	or BAIL_OUT('cannot compile t/clock_test.c');
+
+my ($node, $receiver);
+{
+	local $ENV{LD_PRELOAD} = "$dir/clock.so";
+	local $ENV{CLOCK_BACK} = $back;
+	($node, $receiver) = start_both('clock', '');
+}
+
+channel('sms', 'ok');
+my $early = tests('sms', 3, 'early');
+await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($early)", 'pushes leave');
+my $before = sql('SELECT extract(epoch FROM clock_timestamp())::bigint');
+append_to_file($back, '3600');
+cmp_ok(sql('SELECT extract(epoch FROM clock_timestamp())::bigint'), '<', $before - 3000, 'the clock is an hour behind');
+
+my $late = tests('sms', 3, 'late');
+await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($late)", 'pushes leave after it');
+my $id = new_template('5 minutes 2 seconds');
+sql("SELECT coupon_remind_create($id, 1, 'sms', 5)");
+await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'a reminder fires');
+
+$node->stop;
+stop_process($receiver);
+done_testing();
