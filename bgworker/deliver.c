@@ -563,7 +563,7 @@ Turn(void)
 	long		ms;
 
 	if (DutyClockWentBack(&last))
-		ForgetMoments();
+		ForgetMoments();		/* they may lie far ahead */
 	Collect();
 	if (in_work || WorkDueAt() <= GetCurrentTimestamp())
 	{
