@@ -78,6 +78,7 @@ OBJS = \
 	src/render_text.o \
 	src/role.o \
 	src/rows.o \
+	src/section.o \
 	src/stage.o \
 	src/stat.o \
 	src/stock.o \

@@ -8,17 +8,18 @@
  * they are at and skip those of others; the task, locked for share, keeps its
  * state meanwhile.
  *
- * Within a batch the lines are ordered by partition and user, for the sake of
- * the indexes.  For each user we look first whether he has a coupon of the
+ * The lines of a batch are ordered by partition and user, for the sake of the
+ * indexes, and so are the batches of a section (section.c).  For each user we look first whether he has a coupon of the
  * template, also one that is not committed yet: such a line is put off, for a
  * batch waits for no claim.  Then stock is reserved for all who have none, and
  * their coupons are inserted.  An index refuses those whose claim came in
  * between; these are put off as well, and their units given back.
  *
- * Stock goes to the lines in the order of the file.  A batch that cannot have
- * all that it wants, or would leave too little for earlier batches that others
- * are still at, gives its units back and is begun again by a runner who is
- * alone: he holds the task for update.  Claims go on all the while
+ * Stock goes to the lines in the order of the file.  So a section is handled
+ * in the order of users only while there is stock in plenty; otherwise in that
+ * of the file.  A batch that cannot have all that it wants, or would leave too
+ * little for earlier batches that others are still at, gives its units back and
+ * is begun again by a runner who is alone: he holds the task for update.  Claims go on all the while
  * and compete for the stock as they always do.
  *
  * Everything runs in the memory of one SPI connection, which goes with the
@@ -40,6 +41,7 @@
 #include "locks.h"
 #include "outcome.h"
 #include "query.h"
+#include "section.h"
 #include "template.h"
 
 #define LOCKED_AT_A_TIME 128	/* users, where rows go through SQL */
@@ -51,9 +53,7 @@ typedef struct Batch
 	bool		alone;			/* no other runner is at the task */
 	char		request_id[TASK_REQUEST_ID]; /* stored with its coupons */
 	int32		number;
-	int64		first_line;
-	int64		last_line;
-	int64		first_row;
+	SectionPart part;
 	Line	   *lines;
 	int			nlines;
 	TemplateView view;
@@ -63,7 +63,7 @@ typedef struct Batch
 #define UNDONE "task_id OPERATOR(pg_catalog.=) $1 AND done_at IS NULL"
 
 static OwnerQuery take_batch = {
-	"SELECT batch, first_line, last_line, first_row, lines"
+	"SELECT batch, first_line, last_line, first_row, position, in_file_order, lines"
 	" FROM %1$s.coupon_task_batch WHERE " UNDONE
 	" ORDER BY batch LIMIT 1 FOR UPDATE SKIP LOCKED",
 	1, {INT8OID}
@@ -86,10 +86,11 @@ static OwnerQuery wait_for_put_off = {
 	1, {INT8OID}
 };
 
-static OwnerQuery earlier_lines = {
+static OwnerQuery other_lines = {
 	"SELECT pg_catalog.sum(lines)::bigint FROM %1$s.coupon_task_batch WHERE " UNDONE
-	" AND batch OPERATOR(pg_catalog.<) $2",
-	2, {INT8OID, INT4OID}
+	" AND batch OPERATOR(pg_catalog.<>) $2 AND (batch OPERATOR(pg_catalog.<) $2"
+	"  OR (first_line OPERATOR(pg_catalog.=) $3 AND NOT in_file_order))",
+	3, {INT8OID, INT4OID, INT8OID}
 };
 
 static OwnerQuery batch_done = {
@@ -140,38 +141,58 @@ ProbeUsers(Batch *batch)
 		RowsCloseLeaf(leaf);
 }
 
-/* Lines of earlier batches that other runners are at. */
+/*
+ * Lines that stock must be left for: those of earlier batches that are open,
+ * and all of a section in the order of users.
+ */
 static int64
-EarlierLines(const Batch *batch)
+OtherLines(const Batch *batch)
 {
-	Datum		args[2];
+	Datum		args[3];
 	bool		isnull;
 	Datum		n;
 
 	args[0] = Int64GetDatum(batch->task->id);
 	args[1] = Int32GetDatum(batch->number);
-	QueryRun(&earlier_lines, args, NULL);
+	args[2] = Int64GetDatum(batch->part.first_line);
+	QueryRun(&other_lines, args, NULL);
 	n = QueryValue(0, 1, &isnull);
 	return isnull ? 0 : DatumGetInt64(n);
 }
 
 /*
- * Whether the stock suffices for this batch, and what is left for the earlier
- * ones that are still open.  A runner who is alone decides over all there is.
+ * Whether the order of users will do: the stock suffices for the section, and
+ * for as much again, which claims may take while the section is handled.
+ */
+static bool
+IsPlenty(Batch *batch)
+{
+	StockNumbers numbers;
+
+	if (batch->part.in_file_order ||
+		!TemplateFetch(batch->task->template_id, &batch->view) ||
+		!StockRead(&batch->view.key, &numbers))
+		return true;			/* or we shall see when it comes to reserving */
+	return numbers.quota == CACHE_UNLIMITED ||
+		numbers.quota - numbers.issued >= 2 * (OtherLines(batch) + batch->nlines);
+}
+
+/*
+ * Whether the stock suffices for this batch, and what is left for other lines.
+ * A runner who is alone decides over all there is.
  */
 static bool
 IsEnough(const Batch *batch, int64 wanted, int64 got)
 {
 	StockNumbers numbers;
-	int64		earlier;
+	int64		others = OtherLines(batch);
 
 	if (got < wanted)
-		return batch->alone && EarlierLines(batch) == 0;
-	earlier = EarlierLines(batch);
-	return earlier == 0 ||
+		return batch->alone && others == 0;
+	return others == 0 ||
 		(StockRead(&batch->view.key, &numbers) &&
 		 (numbers.quota == CACHE_UNLIMITED ||
-		  numbers.quota - numbers.issued >= earlier));
+		  numbers.quota - numbers.issued >= others));
 }
 
 /*
@@ -386,12 +407,44 @@ TakeBatch(Batch *batch)
 	if (QueryRun(&take_batch, &task_id, NULL) == 0)
 		return false;
 	batch->number = DatumGetInt32(QueryValue(0, 1, &isnull));
-	batch->first_line = DatumGetInt64(QueryValue(0, 2, &isnull));
-	batch->last_line = DatumGetInt64(QueryValue(0, 3, &isnull));
-	batch->first_row = DatumGetInt64(QueryValue(0, 4, &isnull));
-	batch->nlines = DatumGetInt32(QueryValue(0, 5, &isnull));
+	batch->part.task_id = batch->task->id;
+	batch->part.first_line = DatumGetInt64(QueryValue(0, 2, &isnull));
+	batch->part.last_line = DatumGetInt64(QueryValue(0, 3, &isnull));
+	batch->part.first_row = DatumGetInt64(QueryValue(0, 4, &isnull));
+	batch->part.position = DatumGetInt32(QueryValue(0, 5, &isnull));
+	batch->part.in_file_order = DatumGetBool(QueryValue(0, 6, &isnull));
+	batch->part.nlines = batch->nlines = DatumGetInt32(QueryValue(0, 7, &isnull));
 	TaskRequestId(batch->task, batch->request_id);
 	return true;
+}
+
+/* Returns OUTCOME_OK, or why nothing was done: as ReserveUnits. */
+static int
+HandleBatch(Batch *batch)
+{
+	bool		direct;
+	int			code;
+
+	if (!IsPlenty(batch))
+		return NOT_ENOUGH;
+	direct = InsertLockBatch();
+	batch->lines = SectionLines(&batch->part);
+	ProbeUsers(batch);
+	code = IssueCoupons(batch, direct);
+	if (code == OUTCOME_OK)
+		RecordBatch(batch);
+	return code;
+}
+
+/* What to do about a batch for which the stock may not suffice. */
+static DistributeResult
+GoInFileOrder(const Batch *batch)
+{
+	if (!batch->alone)
+		return DISTRIBUTE_ALONE;
+	if (batch->part.in_file_order || !SectionPutInFileOrder(&batch->part))
+		return DISTRIBUTE_BUSY;
+	return DISTRIBUTE_DIVIDED;
 }
 
 /*
@@ -413,22 +466,16 @@ DistributeBatch(const Task *task, bool alone, int *code)
 	{
 		Datum		task_id = Int64GetDatum(task->id);
 
+		SectionForget(task->id);
 		result = QueryRun(&any_undone, &task_id, NULL) > 0 ?
 			DISTRIBUTE_BUSY : DISTRIBUTE_NOTHING;
 	}
 	else
 	{
-		bool		direct = InsertLockBatch();
-
-		batch.lines = LinesRead(task->id, batch.first_line, batch.last_line,
-								batch.first_row, batch.nlines);
-		ProbeUsers(&batch);
-		*code = IssueCoupons(&batch, direct);
-		if (*code == OUTCOME_OK)
-			RecordBatch(&batch);
-		else if (*code == NOT_ENOUGH)
-			result = alone ? DISTRIBUTE_BUSY : DISTRIBUTE_ALONE;
-		else
+		*code = HandleBatch(&batch);
+		if (*code == NOT_ENOUGH)
+			result = GoInFileOrder(&batch);
+		else if (*code != OUTCOME_OK)
 			result = DISTRIBUTE_REFUSED;
 	}
 	QueryEnd(&scope);

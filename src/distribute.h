@@ -14,6 +14,7 @@ typedef enum DistributeResult
 	DISTRIBUTE_NOTHING,			/* no such lines are left */
 	DISTRIBUTE_BUSY,			/* others are at the lines that are left */
 	DISTRIBUTE_ALONE,			/* stock may not suffice: nobody else may run */
+	DISTRIBUTE_DIVIDED,			/* in the order of the file: others may run again */
 	DISTRIBUTE_WAIT,			/* a user's own claim is open */
 	DISTRIBUTE_REFUSED			/* the template gives nothing: see code */
 } DistributeResult;

@@ -1,9 +1,8 @@
 /*
  * lines.c
- *		The lines of a batch: read from the stage, and what becomes of each.
+ *		Lines of a file: what they say, their order, and what becomes of each.
  *
- * All functions run between QueryBegin and QueryEnd, whose memory the lines
- * live in.
+ * Functions that record something run between QueryBegin and QueryEnd.
  */
 #include "postgres.h"
 
@@ -14,10 +13,8 @@
 #include "utils/builtins.h"
 
 #include "catalog.h"
-#include "errors.h"
 #include "lines.h"
 #include "query.h"
-#include "stage.h"
 
 #define MAX_SHOWN_USER_ID 100	/* bytes of a bad user id that are kept */
 
@@ -75,100 +72,92 @@ ParseUserId(const char *s, const char *end, int64 *user_id)
 	return NULL;
 }
 
-/* In the order of the stage, which is that of the file. */
-static int
-CompareRows(const void *a, const void *b)
+/*
+ * LineFill makes a line of what a file says: user, the text of a user id, or
+ * NULL.  An invalid one is copied into the current memory.
+ */
+void
+LineFill(Line *line, int64 row_num, const text *user)
 {
-	int64		left = ((const Line *) a)->row_num;
-	int64		right = ((const Line *) b)->row_num;
-
-	return left < right ? -1 : left > right;
-}
-
-/* In the order of the indexes, a user's first line first; invalid ones last. */
-static int
-CompareUsers(const void *a, const void *b)
-{
-	const Line *left = a;
-	const Line *right = b;
-
-	if (left->leaf != right->leaf)
-		return left->leaf - right->leaf;
-	if (left->user_id != right->user_id)
-		return left->user_id < right->user_id ? -1 : 1;
-	return CompareRows(a, b);
-}
-
-/* Make a line of a row of the stage; row_num is still its number there. */
-static void
-FillLine(Line *line, HeapTuple row, TupleDesc desc)
-{
-	bool		isnull;
-	Datum		value;
-	text	   *user;
-
-	line->row_num = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+	line->row_num = row_num;
 	line->user_id = 0;
 	line->text = NULL;
 	line->detail = "empty";
-	value = SPI_getbinval(row, desc, 2, &isnull);
-	if (!isnull)
+	if (user != NULL)
 	{
-		user = DatumGetTextPP(value);
-		line->detail = ParseUserId(VARDATA_ANY(user),
-								   VARDATA_ANY(user) + VARSIZE_ANY_EXHDR(user),
-								   &line->user_id);
+		const char *said = VARDATA_ANY(user);
+		int			length = VARSIZE_ANY_EXHDR(user);
+
+		line->detail = ParseUserId(said, said + length, &line->user_id);
 		if (line->detail != NULL)
-			line->text = pnstrdup(VARDATA_ANY(user),
-								  pg_mbcliplen(VARDATA_ANY(user),
-											   VARSIZE_ANY_EXHDR(user),
-											   MAX_SHOWN_USER_ID));
+			line->text = pnstrdup(said, pg_mbcliplen(said, length, MAX_SHOWN_USER_ID));
 	}
 	line->fate = line->detail == NULL ? LINE_WANTED : LINE_INVALID_USER_ID;
 	line->leaf = line->detail == NULL ? CatalogLeafNumber(line->user_id) :
 		COUPON_PARTITIONS;
 }
 
-/*
- * LinesRead reads the lines of a batch and returns them in the order of the
- * indexes.  Of a user's lines all but the first are duplicates.  Raises an
- * error unless there are nlines, as there were when the stage was sealed.
- */
-Line *
-LinesRead(int64 task_id, int64 first_line, int64 last_line, int64 first_row,
-		  int nlines)
+static inline int
+CompareRows(const Line *a, const Line *b)
 {
-	uint64		n = StageRead(task_id, first_line, last_line);
-	Line	   *lines = palloc(nlines * sizeof(Line));
-	bool		sorted = true;
+	return a->row_num < b->row_num ? -1 : a->row_num > b->row_num;
+}
 
-	if (n != nlines)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("the stage of task %lld has been changed since it was sealed",
-						(long long) task_id),
-				 errdetail("The batch of row %lld has " UINT64_FORMAT " lines instead of %d.",
-						   (long long) first_row, n, nlines),
-				 errhint("SELECT coupon_task_cancel(%lld) keeps what was issued.",
-						 (long long) task_id)));
-	for (int i = 0; i < nlines; i++)
-	{
-		FillLine(&lines[i], SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
-		sorted = sorted && (i == 0 || lines[i - 1].row_num < lines[i].row_num);
-	}
-	SPI_freetuptable(SPI_tuptable);
+static inline int
+CompareUsers(const Line *a, const Line *b)
+{
+	if (a->leaf != b->leaf)
+		return a->leaf - b->leaf;
+	if (a->user_id != b->user_id)
+		return a->user_id < b->user_id ? -1 : 1;
+	return CompareRows(a, b);
+}
 
-	if (!sorted)
-		qsort(lines, nlines, sizeof(Line), CompareRows);
-	for (int i = 0; i < nlines; i++)
-		lines[i].row_num = first_row + i;
-	qsort(lines, nlines, sizeof(Line), CompareUsers);
+#define ST_SORT SortByRow
+#define ST_ELEMENT_TYPE Line
+#define ST_COMPARE(a, b) CompareRows(a, b)
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
+#define ST_SORT SortByUser
+#define ST_ELEMENT_TYPE Line
+#define ST_COMPARE(a, b) CompareUsers(a, b)
+#define ST_SCOPE static
+#define ST_DEFINE
+#include "lib/sort_template.h"
+
+/*
+ * LinesSortByRow puts lines in the order of the file.
+ */
+void
+LinesSortByRow(Line *lines, int nlines)
+{
+	SortByRow(lines, nlines);
+}
+
+/*
+ * LinesSortByUser puts lines in the order of the indexes: by partition and user,
+ * a user's first line first; invalid ones last.
+ */
+void
+LinesSortByUser(Line *lines, int nlines)
+{
+	SortByUser(lines, nlines);
+}
+
+/*
+ * LinesMarkDuplicates: of a user's lines, which are neighbours, all but the
+ * first are duplicates.
+ */
+void
+LinesMarkDuplicates(Line *lines, int nlines)
+{
 	for (int i = 1; i < nlines; i++)
 	{
 		if (lines[i].user_id != 0 && lines[i].user_id == lines[i - 1].user_id)
 			lines[i].fate = LINE_DUPLICATE;
 	}
-	return lines;
 }
 
 /*

@@ -1,6 +1,6 @@
 /*
  * lines.h
- *		The lines of a batch: read from the stage, and what becomes of each.
+ *		Lines of a file: what they say, their order, and what becomes of each.
  */
 #ifndef COUPON_LINES_H
 #define COUPON_LINES_H
@@ -26,8 +26,10 @@ typedef struct Line
 	LineFate	fate;
 } Line;
 
-extern Line *LinesRead(int64 task_id, int64 first_line, int64 last_line,
-					   int64 first_row, int nlines);
+extern void LineFill(Line *line, int64 row_num, const text *user);
+extern void LinesSortByRow(Line *lines, int nlines);
+extern void LinesSortByUser(Line *lines, int nlines);
+extern void LinesMarkDuplicates(Line *lines, int nlines);
 extern int	LinesCount(const Line *lines, int nlines, LineFate fate);
 extern void LinesCutToStock(Line *lines, int nlines, int64 units);
 extern void LinesSettleDuplicates(Line *lines, int nlines);

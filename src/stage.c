@@ -7,11 +7,12 @@
  * must not fail the COPY.  "line" numbers the lines in the order in which they
  * came, with gaps where a COPY failed.
  *
- * Sealing divides the lines into batches (coupon_task_batch), each a range of
- * "line" with the number of its first record; so a record's number is that plus
- * its place in the batch, whatever gaps there are.  A BRIN index on "line"
- * finds a batch: the lines lie in this order, or nearly so, and building it
- * costs one read of the table.  Nothing depends on where rows lie: a dump and
+ * Sealing divides the lines into sections, each a range of "line" with the
+ * number of its first record; so a record's number is that plus its place in
+ * the section, whatever gaps there are.  Sections are divided into batches
+ * (coupon_task_batch): see section.c.  A BRIN index on "line" finds a section:
+ * the lines lie in this order, or nearly so, and building it costs one read of
+ * the table.  Nothing depends on where rows lie: a dump and
  * restore, or a VACUUM FULL, may come in between.
  *
  * A statement that writes to the stage locks the task for share and looks at
@@ -49,6 +50,9 @@
 PG_FUNCTION_INFO_V1(coupon_stage_guard);
 
 #define STAGE_PREFIX "coupon_stage_"
+#define SECTION_BATCHES 32		/* of a section, at most */
+#define SECTION_LINES 160000	/* the same, unless a batch has more */
+#define READ_AT_A_TIME 4096
 
 static OwnerQuery state_of_task = {
 	"SELECT state FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
@@ -145,30 +149,38 @@ BeginSealing(void)
 }
 
 /*
- * StageSeal divides the lines into batches and returns how many lines there
- * are.  The task is locked for update.
+ * StageSeal divides the lines into sections and batches, and returns how many
+ * lines there are.  The task is locked for update.
  */
 int64
 StageSeal(int64 task_id, int64 first_row, int batch_size)
 {
 	char	   *name = StageName(task_id);
+	int			batches = Min(SECTION_BATCHES, Max(1, SECTION_LINES / batch_size));
 	int			nestlevel = BeginSealing();
 	int64		lines;
 	bool		isnull;
 
 	Execute(psprintf("WITH made AS ("
 					 " INSERT INTO %s.coupon_task_batch"
-					 " (task_id, batch, first_line, last_line, first_row, lines)"
-					 " SELECT " INT64_FORMAT ", s.batch OPERATOR(pg_catalog.+) 1,"
-					 " pg_catalog.min(s.line), pg_catalog.max(s.line),"
-					 " " INT64_FORMAT " OPERATOR(pg_catalog.+) (s.batch OPERATOR(pg_catalog.*) %d),"
-					 " pg_catalog.count(*)"
-					 " FROM (SELECT line, (pg_catalog.row_number() OVER (ORDER BY line)"
-					 "   OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) %d AS batch FROM %s) s"
-					 " GROUP BY s.batch RETURNING lines)"
+					 " (task_id, batch, first_line, last_line, first_row, position, lines)"
+					 " SELECT " INT64_FORMAT ", b.batch OPERATOR(pg_catalog.+) 1,"
+					 " pg_catalog.min(b.first_line) OVER section,"
+					 " pg_catalog.max(b.last_line) OVER section,"
+					 " " INT64_FORMAT " OPERATOR(pg_catalog.+)"
+					 "  (pg_catalog.min(b.batch) OVER section OPERATOR(pg_catalog.*) %d),"
+					 " (b.batch OPERATOR(pg_catalog.%%) %d) OPERATOR(pg_catalog.*) %d, b.lines"
+					 " FROM (SELECT s.batch, pg_catalog.min(s.line) AS first_line,"
+					 "   pg_catalog.max(s.line) AS last_line, pg_catalog.count(*) AS lines"
+					 "  FROM (SELECT line, (pg_catalog.row_number() OVER (ORDER BY line)"
+					 "    OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog./) %d AS batch FROM %s) s"
+					 "  GROUP BY s.batch) b"
+					 " WINDOW section AS (PARTITION BY b.batch OPERATOR(pg_catalog./) %d)"
+					 " RETURNING lines)"
 					 " SELECT COALESCE(pg_catalog.sum(lines), 0)::bigint FROM made",
 					 quote_identifier(CatalogGet()->schema), task_id, first_row,
-					 batch_size, batch_size, name), SPI_OK_SELECT);
+					 batch_size, batches, batch_size, batch_size, name, batches),
+			SPI_OK_SELECT);
 	lines = DatumGetInt64(QueryValue(0, 1, &isnull));
 	if (lines > 0)
 		Execute(psprintf("CREATE INDEX ON %s USING brin (line) WITH (pages_per_range = 16)",
@@ -177,35 +189,66 @@ StageSeal(int64 task_id, int64 first_row, int batch_size)
 	return lines;
 }
 
-/*
- * StageRead fetches (line, user_id) of a batch into SPI_tuptable, in no
- * certain order, and returns their number.
- */
-uint64
-StageRead(int64 task_id, int64 first_line, int64 last_line)
+static Portal
+OpenStage(int64 task_id, int64 first_line, int64 last_line)
 {
+	SPIParseOpenOptions options = {0};
 	int			nestlevel = NewGUCNestLevel();
+	Portal		cursor;
 
 	/*
 	 * Without statistics the planner may prefer to read the whole file, or to
-	 * start processes for the few pages of a batch.
+	 * start processes for the few pages of a section.
 	 */
 	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 	(void) set_config_option("max_parallel_workers_per_gather", "0", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	Execute(psprintf("SELECT line, user_id FROM %s"
-					 " WHERE line OPERATOR(pg_catalog.>=) " INT64_FORMAT "::bigint"
-					 " AND line OPERATOR(pg_catalog.<=) " INT64_FORMAT "::bigint",
-					 StageName(task_id), first_line, last_line), SPI_OK_SELECT);
+	cursor = SPI_cursor_parse_open(NULL,
+								   psprintf("SELECT line, user_id FROM %s"
+											" WHERE line OPERATOR(pg_catalog.>=) " INT64_FORMAT "::bigint"
+											" AND line OPERATOR(pg_catalog.<=) " INT64_FORMAT "::bigint",
+											StageName(task_id), first_line, last_line),
+								   &options);
 	AtEOXact_GUC(false, nestlevel);
-	if (SPI_gettypeid(SPI_tuptable->tupdesc, 1) != INT8OID ||
-		SPI_gettypeid(SPI_tuptable->tupdesc, 2) != TEXTOID)
+	if (SPI_gettypeid(cursor->tupDesc, 1) != INT8OID ||
+		SPI_gettypeid(cursor->tupDesc, 2) != TEXTOID)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("the stage of task %lld does not have the columns it was made with",
 						(long long) task_id)));
-	return SPI_processed;
+	return cursor;
+}
+
+/*
+ * StageRead hands each line of a section to "take", in no certain order.
+ * user is the text of the user id, or NULL.
+ */
+void
+StageRead(int64 task_id, int64 first_line, int64 last_line,
+		  void (*take) (void *arg, int64 line, const text *user), void *arg)
+{
+	Portal		cursor = OpenStage(task_id, first_line, last_line);
+
+	do
+	{
+		SPI_cursor_fetch(cursor, true, READ_AT_A_TIME);
+		for (uint64 i = 0; i < SPI_processed; i++)
+		{
+			HeapTuple	row = SPI_tuptable->vals[i];
+			TupleDesc	desc = SPI_tuptable->tupdesc;
+			bool		isnull;
+			int64		line = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
+			Datum		value = SPI_getbinval(row, desc, 2, &isnull);
+			text	   *user = isnull ? NULL : DatumGetTextPP(value);
+
+			take(arg, line, user);
+			if (user != NULL && (Pointer) user != DatumGetPointer(value))
+				pfree(user);
+		}
+		SPI_freetuptable(SPI_tuptable);
+	} while (SPI_processed > 0);
+	SPI_cursor_close(cursor);
 }
 
 /*

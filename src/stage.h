@@ -11,6 +11,8 @@ extern Oid	StageOid(int64 task_id);
 extern void StageCreate(int64 task_id, Oid loader);
 extern void StageDrop(int64 task_id);
 extern int64 StageSeal(int64 task_id, int64 first_row, int batch_size);
-extern uint64 StageRead(int64 task_id, int64 first_line, int64 last_line);
+extern void StageRead(int64 task_id, int64 first_line, int64 last_line,
+					  void (*take) (void *arg, int64 line, const text *user),
+					  void *arg);
 
 #endif							/* COUPON_STAGE_H */

@@ -66,7 +66,7 @@ typedef struct Step
 {
 	RowsOpenClaim open;
 	int			code;
-	bool		alone;			/* from now on: there may be too little stock */
+	bool		alone;			/* next: there may be too little stock */
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
 	TimestampTz submitted_at;	/* of the task, as it was then */
@@ -210,6 +210,9 @@ RunStep(int64 task_id, Step *step)
 	{
 		case DISTRIBUTE_ALONE:
 			step->alone = true;
+			return STEP_MORE;
+		case DISTRIBUTE_DIVIDED:
+			step->alone = false;
 			return STEP_MORE;
 		case DISTRIBUTE_DONE:
 			return STEP_MORE;

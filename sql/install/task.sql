@@ -41,6 +41,8 @@ CREATE TABLE coupon_task_batch (
     first_line bigint NOT NULL,
     last_line  bigint NOT NULL,
     first_row  bigint NOT NULL,
+    position   int NOT NULL DEFAULT 0,
+    in_file_order bool NOT NULL DEFAULT false,
     lines      int NOT NULL,
     done_at    timestamptz,
     issued     int NOT NULL DEFAULT 0,
@@ -48,9 +50,12 @@ CREATE TABLE coupon_task_batch (
     put_off    int NOT NULL DEFAULT 0,
     PRIMARY KEY (task_id, batch)
 );
-COMMENT ON TABLE coupon_task_batch IS 'consecutive lines of a sealed file, handled in one transaction; gone when the task has ended';
-COMMENT ON COLUMN coupon_task_batch.first_line IS 'in the stage table';
-COMMENT ON COLUMN coupon_task_batch.first_row IS 'number of its first record in the file';
+COMMENT ON TABLE coupon_task_batch IS 'lines of a section of a sealed file, handled in one transaction; gone when the task has ended';
+COMMENT ON COLUMN coupon_task_batch.first_line IS 'of the section, in the stage table';
+COMMENT ON COLUMN coupon_task_batch.last_line IS 'of the section, in the stage table';
+COMMENT ON COLUMN coupon_task_batch.first_row IS 'number of the section''s first record in the file';
+COMMENT ON COLUMN coupon_task_batch.position IS 'of its first line in the section, from 0';
+COMMENT ON COLUMN coupon_task_batch.in_file_order IS 'position counts, in the order of the file, lines that were left when the stock got low; otherwise in the order of users';
 COMMENT ON COLUMN coupon_task_batch.put_off IS 'lines in coupon_task_put_off';
 CREATE INDEX coupon_task_batch_open ON coupon_task_batch (task_id, batch) WHERE done_at IS NULL;
 
