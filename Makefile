@@ -31,6 +31,7 @@ OBJS = \
 	src/args.o \
 	bgworker/deliver.o \
 	bgworker/duty.o \
+	bgworker/lane.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
 	bgworker/retry.o \

@@ -13,7 +13,7 @@ use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(start_both sql await channel tests switch_to limit_attempts arrived lines_arrived
+our @EXPORT = qw(start_both sql await channel tests switch_to limit_attempts arrived lines_arrived await_arrived
   ids_of sorted data_of address_of users_of ended new_template reminders_due
   cancel start_psql finish pid_of seeded);
 
@@ -103,6 +103,18 @@ sub arrived
 {
 	my ($word) = @_;
 	return map { decode_json($_) } lines_arrived($word);
+}
+
+# Wait until so many requests have come whose path contains a word.
+sub await_arrived
+{
+	my ($word, $n) = @_;
+	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return if lines_arrived($word) >= $n;
+		select(undef, undef, undef, 0.01);
+	}
+	BAIL_OUT("$n requests do not arrive at $word");
 }
 
 # Ids of requests in order, separated by commas, and such a list in that order.
