@@ -71,6 +71,7 @@ OBJS = \
 	src/receive.o \
 	src/remind.o \
 	src/remind_bitmap.o \
+	src/remind_fire.o \
 	src/remind_mark.o \
 	src/remind_tick.o \
 	src/render.o \
