@@ -160,8 +160,9 @@ $node->safe_psql('postgres', q{
 	SELECT coupon_remind_create(t, 1, 'sms', 5) FROM generate_series(1001, 1100) t});
 template(6, '5 min 2 s');
 template(7, '5 min 20 s');
+template(8, '1 day');
 $node->safe_psql('postgres', q{
-	SELECT coupon_remind_create(t, u, 'sms', 5) FROM generate_series(6, 7) t, generate_series(1, 3) u});
+	SELECT coupon_remind_create(t, u, 'sms', CASE t WHEN 8 THEN 60 ELSE 5 END) FROM generate_series(6, 8) t, generate_series(1, 3) u});
 $open->query_safe('BEGIN; SELECT FROM coupon_remind WHERE template_id = 6 AND user_id = 1 FOR UPDATE');
 pushed(6, 2, 'the others fire');
 slow_look('coupon_template', 5);
@@ -175,6 +176,11 @@ cmp_ok($to, '<', 2, 'at its moment');
 pushed(6, 2, 'what is held does not');
 $open->query_safe('ROLLBACK');
 pushed_soon(6, 3, 'until it is free');
+
+# A look at all is still far ahead; a start that moves makes one, since what was
+# not due when the worker looked has been due for long.
+move(8, '40 min');
+pushed_soon(8, 3, 'a sale that came nearer than its reminders');
 $open->quit;
 
 # The server was down: late is sent, too late is recorded; a draft is neither.
