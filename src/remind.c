@@ -327,9 +327,9 @@ Create(const Request *request, Answer *answer)
 	else
 		CreateAgain(request, answer);
 	QueryEnd(&scope);
-	if (request->moment - GetCurrentTimestamp() <= WAKE_AHEAD)
-		WakeWorkerAtCommit(WAKE_REMIND);
-	WakeWorkerIfLate(request->moment, WAKE_REMIND | WAKE_REMIND_ALL);
+	/* Judged at the commit, which may be long from now. */
+	WakeWorkerIfLate(request->moment - WAKE_AHEAD, WAKE_REMIND);
+	WakeWorkerIfLate(request->moment, WAKE_REMIND_ALL);
 }
 
 /*
