@@ -56,6 +56,7 @@ OBJS = \
 	src/holdings.o \
 	src/id.o \
 	src/insert.o \
+	src/installed.o \
 	src/journal.o \
 	src/lease.o \
 	src/lease_channel.o \
