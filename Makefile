@@ -29,6 +29,7 @@ OBJS = \
 	src/address.o \
 	src/announce.o \
 	src/args.o \
+	src/array.o \
 	bgworker/deliver.o \
 	bgworker/duty.o \
 	bgworker/lane.o \
