@@ -29,8 +29,10 @@ OBJS = \
 	src/address.o \
 	src/announce.o \
 	src/args.o \
+	src/array.o \
 	bgworker/deliver.o \
 	bgworker/duty.o \
+	bgworker/lane.o \
 	bgworker/launcher.o \
 	bgworker/leave.o \
 	bgworker/retry.o \
@@ -55,6 +57,7 @@ OBJS = \
 	src/holdings.o \
 	src/id.o \
 	src/insert.o \
+	src/installed.o \
 	src/journal.o \
 	src/lease.o \
 	src/lease_channel.o \
@@ -70,6 +73,7 @@ OBJS = \
 	src/receive.o \
 	src/remind.o \
 	src/remind_bitmap.o \
+	src/remind_fire.o \
 	src/remind_mark.o \
 	src/remind_tick.o \
 	src/render.o \

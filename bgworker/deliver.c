@@ -8,7 +8,7 @@
  * libcurl.  No transaction is open while anything is on the wire, and never
  * more is leased than can leave at once, so a push that is late is late because
  * of its receiver.  Each channel has its own places: one that hangs for its
- * whole timeout takes none of the others'.
+ * whole timeout takes none of the others' (lane.c).
  *
  * Transactions are asynchronous: if a crash takes one away, its pushes are
  * sent again under the same id.  Only where a push tells of something that may
@@ -36,6 +36,7 @@
 
 #include "deliver.h"
 #include "duty.h"
+#include "lane.h"
 #include "lease.h"
 #include "render.h"
 #include "retry.h"
@@ -44,47 +45,23 @@
 #include "transfer.h"
 #include "wake.h"
 
-#define MAX_LANES 8				/* there are five channels */
-#define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
-#define RESCAN_PAUSE 1000		/* ms between two looks at the queue from its head */
-#define RESCAN_SHARE 10			/* ... or so many times what such a look takes */
-#define OVERTAKEN 100			/* ms by which commits are out of order as a rule */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
-#define PORTION 2				/* that part of a window is worth a transaction */
-
-/* What this process knows of a channel; the place among lanes never changes. */
-typedef struct Lane
-{
-	char		name[NAMEDATALEN];
-	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
-	TimestampTz version;		/* of the channel's row that the pace is for */
-	RetryPace	pace;
-	int			in_flight;
-	TimestampTz from;			/* earlier pushes were looked for before */
-	TimestampTz scanned_at;		/* when that was from the beginning */
-	int			rescan_pause;	/* ms until that is to be done again */
-	TimestampTz look_at;		/* when the queue may have something for us */
-} Lane;
 
 /* A request in flight. */
 typedef struct Flight
 {
-	int			lane;
+	Lane	   *lane;
 	int			tries;
 	TimestampTz version;		/* of the channel's row */
 	LeaseAnswer answer;			/* what is known of it so far */
 } Flight;
 
 static bool for_mail;
-static Lane lanes[MAX_LANES];
-static int	nlanes = 0;
-
-static MemoryContext channel_context = NULL;	/* of the copies of channels */
-static TimestampTz loaded_at = 0;
+static TimestampTz loaded_at = 0;	/* the lanes have copies of channels from then */
 static MemoryContext flight_context = NULL; /* of flights and answers */
 
 static LeaseAnswer *answers = NULL; /* to be recorded */
@@ -105,62 +82,12 @@ DeliverInit(bool mail)
 										   ALLOCSET_DEFAULT_SIZES);
 }
 
-static Lane *
-LaneOf(const char *name)
-{
-	for (int i = 0; i < nlanes; i++)
-	{
-		if (strcmp(lanes[i].name, name) == 0)
-			return &lanes[i];
-	}
-	if (nlanes == MAX_LANES)
-		elog(ERROR, "too many channels");
-	memset(&lanes[nlanes], 0, sizeof(Lane));
-	strlcpy(lanes[nlanes].name, name, NAMEDATALEN);
-	RetryPaceInit(&lanes[nlanes].pace);
-	return &lanes[nlanes++];
-}
-
-static void
-SetChannel(Lane *lane, const LeaseChannel *channel)
-{
-	lane->channel = channel;
-	if (lane->version == channel->updated_at)
-		return;
-	/* It may be another receiver; what was learnt was of the last. */
-	lane->version = channel->updated_at;
-	RetryPaceInit(&lane->pace);
-}
-
 /* Copy the channels that are ours; in a transaction. */
 static void
 LoadChannels(void)
 {
-	/* The transaction's, until it is known to be good. */
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "coupon channels",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	List	   *channels = LeaseChannels();
-	bool		any_mail = false;
-	ListCell   *lc;
+	bool		any_mail = LaneLoadChannels(for_mail);
 
-	MemoryContextSwitchTo(old);
-	MemoryContextSetParent(context, TopMemoryContext);
-	if (channel_context != NULL)
-		MemoryContextDelete(channel_context);
-	channel_context = context;
-	for (int i = 0; i < nlanes; i++)
-		lanes[i].channel = NULL;
-	foreach(lc, channels)
-	{
-		const LeaseChannel *channel = lfirst(lc);
-
-		if (!channel->enabled)
-			continue;
-		any_mail |= channel->is_mail;
-		if (channel->is_mail == for_mail)
-			SetChannel(LaneOf(channel->name), channel);
-	}
 	if (!for_mail)
 		WakeWantMailer(DutySlot(), any_mail);
 	loaded_at = GetCurrentTimestamp();
@@ -187,7 +114,7 @@ NewAnswer(void)
 static void
 Land(Flight *flight, const TransferResult *result)
 {
-	Lane	   *lane = &lanes[flight->lane];
+	Lane	   *lane = flight->lane;
 	LeaseAnswer *answer = NewAnswer();
 
 	*answer = flight->answer;
@@ -210,14 +137,6 @@ Collect(void)
 		Land(result.owner, &result);
 }
 
-static int
-FreePlaces(const Lane *lane)
-{
-	if (lane->channel == NULL)
-		return 0;
-	return (int) Min(lane->pace.window, lane->channel->max_in_flight) - lane->in_flight;
-}
-
 /* When the answers so far are worth a transaction. */
 static TimestampTz
 AnswersDueAt(void)
@@ -227,20 +146,18 @@ AnswersDueAt(void)
 	return TimestampTzPlusMilliseconds(first_answer_at, ANSWERS_WAIT);
 }
 
-/* When a lane has work for a transaction; DT_NOEND: not before a place is free. */
+/*
+ * When a lane is worth a transaction; DT_NOEND: not before a place is free.  A
+ * few places wait for the answers that are to be recorded, never for others.
+ */
 static TimestampTz
 LaneDueAt(const Lane *lane)
 {
-	int			free = FreePlaces(lane);
-	TimestampTz due = Max(lane->look_at, lane->pace.not_before);
+	TimestampTz ready = LaneReadyAt(lane);
 
-	if (free <= 0)
-		return DT_NOEND;
-	/* A few places wait for the answers that are to be recorded, never for others. */
-	if (nanswers > 0 && lane->in_flight > 0 &&
-		free * PORTION < Min(lane->pace.window, lane->channel->max_in_flight))
-		return Max(due, AnswersDueAt());
-	return due;
+	if (ready == DT_NOEND || nanswers == 0 || LaneHasPortion(lane))
+		return ready;
+	return Max(ready, AnswersDueAt());
 }
 
 static void
@@ -265,57 +182,6 @@ Record(bool careful)
 	}
 }
 
-/* When to look again although nobody wakes us; "all" was looked at now. */
-static void
-PlanNextLook(Lane *lane, TimestampTz now, bool all)
-{
-	bool		any_due;
-	TimestampTz again;
-
-	lane->look_at = LeaseLookAhead(lane->name, all ? DT_NOBEGIN : now, &any_due);
-	again = TimestampTzPlusMilliseconds(lane->scanned_at, lane->rescan_pause + 1);
-	/* Those due that we did not get are in flight, or another's for a while. */
-	if (!all || any_due)
-		lane->look_at = Min(lane->look_at, Max(again, now));
-	lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
-	/* What is committed out of order is found when all is looked at. */
-	lane->from = Max(lane->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
-}
-
-/*
- * Lease for one lane; the pushes live in the memory context given.  A look from
- * the beginning may have to pass all that was delivered since some old snapshot
- * was taken: it is made the more seldom, the longer it takes.
- */
-static List *
-TakeFor(Lane *lane, MemoryContext context)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			free = FreePlaces(lane);
-	bool		all = TimestampDifferenceExceeds(lane->scanned_at, now,
-												 lane->rescan_pause);
-	MemoryContext old;
-	List	   *pushes;
-
-	if (all)
-	{
-		lane->from = DT_NOBEGIN;
-		lane->scanned_at = now;
-	}
-	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(lane->channel, free, &lane->from,
-					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
-	MemoryContextSwitchTo(old);
-	if (list_length(pushes) == free)
-		lane->look_at = 0;
-	else
-		PlanNextLook(lane, now, all);
-	if (all)
-		lane->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
-								 TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
-	return pushes;
-}
-
 /* What TakeIsolated asks for, and gets. */
 typedef struct Taking
 {
@@ -329,11 +195,11 @@ Take(void *arg)
 {
 	Taking	   *taking = arg;
 
-	taking->pushes = TakeFor(taking->lane, taking->context);
+	taking->pushes = LaneTake(taking->lane, taking->context);
 	return true;
 }
 
-/* TakeFor, but an error is this lane's alone. */
+/* LaneTake, but an error is this lane's alone. */
 static List *
 TakeIsolated(Lane *lane, MemoryContext context)
 {
@@ -459,7 +325,7 @@ Send(Lane *lane, const LeasedPush *leased)
 		return;
 	}
 	flight = MemoryContextAlloc(flight_context, sizeof(Flight));
-	flight->lane = lane - lanes;
+	flight->lane = lane;
 	flight->tries = leased->tries;
 	flight->version = lane->channel->updated_at;
 	flight->answer = known;
@@ -480,8 +346,8 @@ Send(Lane *lane, const LeasedPush *leased)
 static void
 StartAnew(void)
 {
-	for (int i = 0; i < nlanes; i++)
-		lanes[i].look_at = lanes[i].scanned_at = 0;
+	for (int i = 0; i < LaneCount(); i++)
+		LaneAt(i)->look_at = LaneAt(i)->scanned_at = 0;
 	loaded_at = 0;
 }
 
@@ -491,7 +357,7 @@ Work(void)
 {
 	MemoryContext turn = CurrentMemoryContext;
 	TimestampTz now = GetCurrentTimestamp();
-	List	   *taken[MAX_LANES] = {NIL};
+	List	   *taken[LANE_MOST] = {NIL};
 	ListCell   *lc;
 
 	if (in_work)
@@ -507,12 +373,14 @@ Work(void)
 	Record(now < careful_until);
 	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
 		LoadChannels();
-	for (int i = 0; i < nlanes; i++)
+	for (int i = 0; i < LaneCount(); i++)
 	{
-		if (LaneDueAt(&lanes[i]) > now)
+		Lane	   *lane = LaneAt(i);
+
+		/* With all answers recorded, also those for whom few places are free. */
+		if (LaneReadyAt(lane) > now)
 			continue;
-		taken[i] = now < careful_until ? TakeIsolated(&lanes[i], turn) :
-			TakeFor(&lanes[i], turn);
+		taken[i] = now < careful_until ? TakeIsolated(lane, turn) : LaneTake(lane, turn);
 		foreach(lc, taken[i])
 		{
 			if (((LeasedPush *) lfirst(lc))->asynchronous)
@@ -525,10 +393,10 @@ Work(void)
 	in_work = false;
 	nanswers = 0;
 
-	for (int i = 0; i < nlanes; i++)
+	for (int i = 0; i < LaneCount(); i++)
 	{
 		foreach(lc, taken[i])
-			Send(&lanes[i], lfirst(lc));
+			Send(LaneAt(i), lfirst(lc));
 	}
 }
 
@@ -541,8 +409,8 @@ WorkDueAt(void)
 	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
 	due = Min(due, TimestampTzPlusMilliseconds(loaded_at, LONGEST_PAUSE));
 
-	for (int i = 0; i < nlanes; i++)
-		due = Min(due, LaneDueAt(&lanes[i]));
+	for (int i = 0; i < LaneCount(); i++)
+		due = Min(due, LaneDueAt(LaneAt(i)));
 	return due;
 }
 
@@ -551,8 +419,8 @@ ForgetMoments(void)
 {
 	StartAnew();
 	first_answer_at = careful_until = 0;
-	for (int i = 0; i < nlanes; i++)
-		lanes[i].pace.not_before = 0;
+	for (int i = 0; i < LaneCount(); i++)
+		LaneAt(i)->pace.not_before = 0;
 }
 
 /* Collect answers, work if it is time, and say when to come again. */
@@ -586,8 +454,8 @@ DeliverDuty(bool woken)
 	if (woken)
 	{
 		loaded_at = 0;
-		for (int i = 0; i < nlanes; i++)
-			lanes[i].look_at = 0;
+		for (int i = 0; i < LaneCount(); i++)
+			LaneAt(i)->look_at = 0;
 	}
 	return Turn();
 }

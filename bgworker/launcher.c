@@ -189,6 +189,17 @@ NoteFailure(int number)
 	WaitUntil(charge, charge->backoff);
 }
 
+/*
+ * Whether somebody has created the extension, perhaps, since the worker that
+ * missed it has looked: it takes such reasons before it looks.  We may have
+ * heard of that already, and then nobody tells us once more.
+ */
+static bool
+IsToLookAgain(int number)
+{
+	return (WakeTakeReasons(number) & (WAKE_LOOK | WAKE_NOW)) != 0;
+}
+
 /* Nobody is attached: has it not come yet, has it left, has it failed? */
 static void
 Settle(int number)
@@ -213,14 +224,13 @@ Settle(int number)
 	}
 	DropHandle(charge);
 
-	if (state == WORKER_ABSENT && charge->kind == WAKE_WORKER)
+	if (state == WORKER_ABSENT && charge->kind == WAKE_WORKER && !IsToLookAgain(number))
 	{
 		old = MemoryContextSwitchTo(TopMemoryContext);
 		absent = list_append_unique_oid(absent, charge->database);
 		MemoryContextSwitchTo(old);
-		Forget(number);
 	}
-	else if (state == WORKER_ABSENT || state == WORKER_UNWANTED)
+	if (state == WORKER_ABSENT || state == WORKER_UNWANTED)
 		Forget(number);
 	else if (WakeIsAsked(number))
 	{

@@ -169,6 +169,27 @@ SELECT code, outcome, receive_seq FROM coupon_receive(220, 8);
 SELECT user_id, code, outcome FROM coupon_receive_many(220, '{8,9,10}');
 DROP TRIGGER note ON user_coupon;
 SELECT code, outcome FROM coupon_receive(220, 11);
+-- and a CHECK in the place of ours; without, no statement is prepared for rows
+\c -
+CREATE VIEW through_sql AS SELECT count(*) FROM pg_backend_memory_contexts WHERE ident LIKE 'INSERT INTO %user_coupon (%';
+INSERT INTO coupon_template (id, name, discount_value, status) VALUES (221, 'checked', 1, 'published');
+SELECT code, outcome FROM coupon_receive(221, 87014);
+TABLE through_sql;
+ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (user_id <> 87015);
+SELECT code, outcome FROM coupon_receive(221, 87016);
+TABLE through_sql;
+\set VERBOSITY terse
+SELECT code, outcome FROM coupon_receive(221, 87015);
+\set VERBOSITY default
+ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (
+    id > 0 AND user_id > 0 AND receive_seq > 0
+    AND status BETWEEN 0 AND 4
+    AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
+    AND use_end > use_start);
+\c -
+SELECT code, outcome FROM coupon_receive(221, 87015);
+TABLE through_sql;
+DROP VIEW through_sql;
 -- and a column with a default
 ALTER TABLE user_coupon ADD COLUMN shard text DEFAULT 'a';
 SELECT code, outcome FROM coupon_receive(220, 12);

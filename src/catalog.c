@@ -32,6 +32,7 @@
 
 #include "catalog.h"
 #include "errors.h"
+#include "installed.h"
 
 /* Row triggers of ours on each leaf: INSERT or DELETE, UPDATE. */
 #define GUARD_ROW_TRIGGERS 2
@@ -244,7 +245,7 @@ HasInstalledColumns(TupleDesc desc)
 
 /*
  * Whether rows can be put into a partition as insert.c does: it and its parent
- * have the columns, the one CHECK and the triggers that they were installed
+ * have the columns, no CHECK and no triggers but those that they were installed
  * with, and nothing else that an INSERT would have to heed.
  */
 static bool
@@ -256,9 +257,8 @@ CanInsertDirectly(Relation parent, Relation leaf, Oid schema)
 	if (!HasInstalledColumns(desc) ||
 		!HasInstalledColumns(RelationGetDescr(parent)))
 		return false;
-	if (constr == NULL || constr->num_check > 1 || constr->has_generated_stored ||
-		(constr->num_check == 1 &&
-		 strcmp(constr->check[0].ccname, "user_coupon_sane") != 0))
+	if (constr == NULL || constr->has_generated_stored ||
+		!InstalledChecksOnly(leaf, "user_coupon"))
 		return false;
 	return leaf->rd_rel->relkind == RELKIND_RELATION &&
 		leaf->rd_rel->relam == HEAP_TABLE_AM_OID &&

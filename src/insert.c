@@ -30,6 +30,7 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
+#include "array.h"
 #include "catalog.h"
 #include "claimants.h"
 #include "compat.h"
@@ -80,13 +81,6 @@ InsertIsRunning(void)
 	return running;
 }
 
-static Datum
-MakeArray(Datum *values, int n, Oid type, int width)
-{
-	return PointerGetDatum(construct_array(values, n, type, width, true,
-										   width == 8 ? TYPALIGN_DOUBLE : TYPALIGN_INT));
-}
-
 /* Run the statement with our triggers told not to mind. */
 static void
 RunInsertRows(Datum *values, const char *nulls)
@@ -108,7 +102,8 @@ RunInsertRows(Datum *values, const char *nulls)
 static int
 InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 {
-	Datum	   *column = palloc(3 * nrows * sizeof(Datum));
+	int64	   *ids = palloc(2 * nrows * sizeof(int64));
+	Datum	   *seqs = palloc(nrows * sizeof(Datum));
 	Datum		values[9];
 	char		nulls[] = "         ";
 	QueryScope	scope;
@@ -116,13 +111,14 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 
 	for (int i = 0; i < nrows; i++)
 	{
-		column[i] = Int64GetDatum(rows[i].coupon_id);
-		column[nrows + i] = Int64GetDatum(rows[i].user_id);
-		column[2 * nrows + i] = Int32GetDatum(rows[i].receive_seq);
+		ids[i] = rows[i].coupon_id;
+		ids[nrows + i] = rows[i].user_id;
+		seqs[i] = Int32GetDatum(rows[i].receive_seq);
 	}
-	values[0] = MakeArray(column, nrows, INT8OID, 8);
-	values[1] = MakeArray(column + nrows, nrows, INT8OID, 8);
-	values[2] = MakeArray(column + 2 * nrows, nrows, INT4OID, 4);
+	values[0] = ArrayOfInt8(ids, nrows);
+	values[1] = ArrayOfInt8(ids + nrows, nrows);
+	values[2] = PointerGetDatum(construct_array(seqs, nrows, INT4OID, sizeof(int32),
+												true, TYPALIGN_INT));
 	values[3] = Int64GetDatum(common->template_id);
 	values[4] = CStringGetTextDatum(common->source);
 	values[5] = TimestampTzGetDatum(common->received_at);

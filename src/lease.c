@@ -36,6 +36,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "array.h"
 #include "catalog.h"
 #include "lease.h"
 #include "outbox.h"
@@ -147,18 +148,11 @@ ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext 
 	return leased;
 }
 
-static Datum
-Int64Array(Datum *values, int n)
-{
-	return PointerGetDatum(construct_array(values, n, INT8OID, sizeof(int64),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-}
-
 /* Put names and starts into pushes: of few templates, as a rule of one. */
 static void
 AddTemplates(List *pushes, MemoryContext context)
 {
-	Datum	   *ids = palloc(list_length(pushes) * sizeof(Datum));
+	int64	   *ids = palloc(list_length(pushes) * sizeof(int64));
 	int			nids = 0;
 	int			n;
 	Datum		arg;
@@ -169,14 +163,14 @@ AddTemplates(List *pushes, MemoryContext context)
 		int64		id = ((LeasedPush *) lfirst(lc))->push.template_id;
 		int			i = 0;
 
-		while (i < nids && DatumGetInt64(ids[i]) != id)
+		while (i < nids && ids[i] != id)
 			i++;
 		if (i == nids && id != 0)
-			ids[nids++] = Int64GetDatum(id);
+			ids[nids++] = id;
 	}
 	if (nids == 0)
 		return;
-	arg = Int64Array(ids, nids);
+	arg = ArrayOfInt8(ids, nids);
 	n = QueryRun(&read_templates, &arg, NULL);
 	for (int i = 0; i < n; i++)
 	{
@@ -221,7 +215,7 @@ FindContact(int64 user_id, int n)
 static void
 AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 {
-	Datum	   *users;
+	int64	   *users;
 	int			nusers = 0;
 	int			n;
 	Datum		args[2];
@@ -229,17 +223,17 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 
 	foreach(lc, pushes)
 		nusers += ((LeasedPush *) lfirst(lc))->push.nrecipients;
-	users = palloc(nusers * sizeof(Datum));
+	users = palloc(nusers * sizeof(int64));
 	nusers = 0;
 	foreach(lc, pushes)
 	{
 		RenderPush *push = &((LeasedPush *) lfirst(lc))->push;
 
 		for (int i = 0; i < push->nrecipients; i++)
-			users[nusers++] = Int64GetDatum(push->recipients[i].user_id);
+			users[nusers++] = push->recipients[i].user_id;
 	}
 	args[0] = CStringGetTextDatum(channel->name);
-	args[1] = Int64Array(users, nusers);
+	args[1] = ArrayOfInt8(users, nusers);
 	n = QueryRun(&read_contacts, args, NULL);
 
 	foreach(lc, pushes)

@@ -18,10 +18,10 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "array.h"
 #include "catalog.h"
 #include "id.h"
 #include "outbox.h"
@@ -102,20 +102,6 @@ BatchSizeOf(const char *channel)
 	return DatumGetInt32(QueryValue(0, 1, &isnull));
 }
 
-static Datum
-Int8Array(const int64 *values, int n)
-{
-	Datum	   *elements = palloc(n * sizeof(Datum));
-	Datum		array;
-
-	for (int i = 0; i < n; i++)
-		elements[i] = Int64GetDatum(values[i]);
-	array = PointerGetDatum(construct_array(elements, n, INT8OID, sizeof(int64),
-											FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	pfree(elements);
-	return array;
-}
-
 /* One row for each slice of so many users. */
 static void
 AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
@@ -125,8 +111,8 @@ AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
 	char		nulls[ADD_NARGS];
 
 	memset(nulls, ' ', sizeof(nulls));
-	args[0] = Int8Array(row_ids, (nusers + in_a_row - 1) / in_a_row);
-	args[1] = Int8Array(users, nusers);
+	args[0] = ArrayOfInt8(row_ids, (nusers + in_a_row - 1) / in_a_row);
+	args[1] = ArrayOfInt8(users, nusers);
 	args[2] = Int32GetDatum(in_a_row);
 	args[3] = CStringGetTextDatum(event->channel);
 	args[4] = CStringGetTextDatum(event->kind);
@@ -167,7 +153,7 @@ AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
 			DirectSet(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
 		if (event->address != NULL)
 			DirectSet(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
-		DirectSet(slot, QUEUE_USER_IDS, Int8Array(users + done, Min(nusers - done, in_a_row)));
+		DirectSet(slot, QUEUE_USER_IDS, ArrayOfInt8(users + done, Min(nusers - done, in_a_row)));
 		DirectSet(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
 		/* of each row its own: a lease goes on where the last one stopped */
 		DirectSet(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));

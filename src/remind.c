@@ -31,6 +31,7 @@
 #include "utils/timestamp.h"
 
 #include "args.h"
+#include "array.h"
 #include "errors.h"
 #include "outbox.h"
 #include "outcome.h"
@@ -250,7 +251,6 @@ StoreRow(const Request *request, const Row *row)
 {
 	Datum		args[5];
 	char		nulls[5] = {' ', ' ', ' ', ' ', ' '};
-	Datum		ids[lengthof(row->ids)];
 
 	args[0] = Int64GetDatum(request->user_id);
 	args[1] = Int64GetDatum(request->template_id);
@@ -259,13 +259,10 @@ StoreRow(const Request *request, const Row *row)
 		QueryRun(&delete_row, args, NULL);
 		return;
 	}
-	for (int i = 0; i < row->nids; i++)
-		ids[i] = Int64GetDatum(row->ids[i]);
 	args[2] = RemindBitmapGetDatum(row->bitmap);
 	args[3] = RemindBitmapGetDatum(row->fired);
 	nulls[4] = row->nids == 0 ? 'n' : ' ';
-	args[4] = PointerGetDatum(construct_array(ids, row->nids, INT8OID, sizeof(int64),
-											  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	args[4] = ArrayOfInt8(row->ids, row->nids);
 	QueryRun(&store_row, args, nulls);
 }
 
@@ -327,9 +324,9 @@ Create(const Request *request, Answer *answer)
 	else
 		CreateAgain(request, answer);
 	QueryEnd(&scope);
-	if (request->moment - GetCurrentTimestamp() <= WAKE_AHEAD)
-		WakeWorkerAtCommit(WAKE_REMIND);
-	WakeWorkerIfLate(request->moment, WAKE_REMIND | WAKE_REMIND_ALL);
+	/* Judged at the commit, which may be long from now. */
+	WakeWorkerIfLate(request->moment - WAKE_AHEAD, WAKE_REMIND);
+	WakeWorkerIfLate(request->moment, WAKE_REMIND_ALL);
 }
 
 /*

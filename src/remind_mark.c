@@ -15,6 +15,7 @@
 #include "utils/array.h"
 #include "utils/memutils.h"
 
+#include "array.h"
 #include "direct.h"
 #include "query.h"
 #include "remind_mark.h"
@@ -50,11 +51,8 @@ MakeArray(Datum *elements, int n, Oid type)
 	if (type == TIDOID)
 		return PointerGetDatum(construct_array(elements, n, type, sizeof(ItemPointerData),
 											   false, TYPALIGN_SHORT));
-	if (type == INT4OID)
-		return PointerGetDatum(construct_array(elements, n, type, sizeof(int32),
-											   true, TYPALIGN_INT));
-	return PointerGetDatum(construct_array(elements, n, type, sizeof(int64),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return PointerGetDatum(construct_array(elements, n, type, sizeof(int32),
+										   true, TYPALIGN_INT));
 }
 
 /* Not marked, they would fire again. */
@@ -70,29 +68,30 @@ RaiseNotMarked(void)
 static void
 MarkThroughSql(const RemindMark *rows, int nrows)
 {
-	Datum	   *column = palloc(4 * nrows * sizeof(Datum));
-	Datum	   *ids;
+	Datum	   *column = palloc(3 * nrows * sizeof(Datum));
+	int64	   *fired = palloc(nrows * sizeof(int64));
+	int64	   *ids;
 	Datum		args[5];
 	int			nids = 0;
 
 	for (int i = 0; i < nrows; i++)
 		nids += rows[i].nids;
-	ids = palloc(nids * sizeof(Datum));
+	ids = palloc(nids * sizeof(int64));
 	nids = 0;
 	for (int i = 0; i < nrows; i++)
 	{
 		column[i] = PointerGetDatum(&rows[i].tid);
-		column[nrows + i] = RemindBitmapGetDatum(rows[i].fired);
-		column[2 * nrows + i] = Int32GetDatum(nids + 1);
+		fired[i] = (int64) rows[i].fired;
+		column[nrows + i] = Int32GetDatum(nids + 1);
 		for (int j = 0; j < rows[i].nids; j++)
-			ids[nids++] = Int64GetDatum(rows[i].ids[j]);
-		column[3 * nrows + i] = Int32GetDatum(nids);
+			ids[nids++] = rows[i].ids[j];
+		column[2 * nrows + i] = Int32GetDatum(nids);
 	}
 	args[0] = MakeArray(column, nrows, TIDOID);
-	args[1] = MakeArray(column + nrows, nrows, INT8OID);
-	args[2] = MakeArray(column + 2 * nrows, nrows, INT4OID);
-	args[3] = MakeArray(column + 3 * nrows, nrows, INT4OID);
-	args[4] = MakeArray(ids, nids, INT8OID);
+	args[1] = ArrayOfInt8(fired, nrows);
+	args[2] = MakeArray(column + nrows, nrows, INT4OID);
+	args[3] = MakeArray(column + 2 * nrows, nrows, INT4OID);
+	args[4] = ArrayOfInt8(ids, nids);
 	if (QueryRun(&mark_fired, args, NULL) != nrows)
 		RaiseNotMarked();
 }
@@ -100,11 +99,8 @@ MarkThroughSql(const RemindMark *rows, int nrows)
 static void
 FillSlot(TupleTableSlot *slot, int64 template_id, const RemindMark *row)
 {
-	Datum		ids[REMIND_CHANNELS * REMIND_SLOTS];
 	int			minutes = RemindFarthest(row->bitmap & ~row->fired);
 
-	for (int i = 0; i < row->nids; i++)
-		ids[i] = Int64GetDatum(row->ids[i]);
 	memset(slot->tts_isnull, false, COLUMNS * sizeof(bool));
 	slot->tts_values[COLUMN_USER_ID] = Int64GetDatum(row->user_id);
 	slot->tts_values[COLUMN_TEMPLATE_ID] = Int64GetDatum(template_id);
@@ -112,7 +108,7 @@ FillSlot(TupleTableSlot *slot, int64 template_id, const RemindMark *row)
 	slot->tts_values[COLUMN_FIRED] = RemindBitmapGetDatum(row->fired);
 	slot->tts_values[COLUMN_NEXT_MINUTES] = Int16GetDatum(minutes);
 	slot->tts_isnull[COLUMN_NEXT_MINUTES] = minutes == 0;
-	slot->tts_values[COLUMN_NOTIFICATIONS] = MakeArray(ids, row->nids, INT8OID);
+	slot->tts_values[COLUMN_NOTIFICATIONS] = ArrayOfInt8(row->ids, row->nids);
 }
 
 static void

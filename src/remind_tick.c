@@ -28,8 +28,9 @@
  * hour: template by template through the index, never row by row.
  *
  * Locks: rows are taken with SKIP LOCKED, so that a tick waits for nobody and
- * two ticks divide the work; what another transaction holds is looked at again
- * a moment later.  The outbox comes after the row, as in remind.c.
+ * two ticks divide the work; a sale of which another transaction holds something
+ * is asked again a moment later, it alone.  The outbox comes after the row, as
+ * in remind.c.
  *
  * Where the reminders arrive by subscription nothing fires: the publisher does
  * it.
@@ -41,15 +42,15 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "errors.h"
 #include "id.h"
-#include "outbox.h"
 #include "query.h"
 #include "remind.h"
-#include "remind_mark.h"
+#include "remind_fire.h"
 #include "remind_tick.h"
 
 PG_FUNCTION_INFO_V1(coupon_remind_tick);
@@ -63,38 +64,16 @@ PG_FUNCTION_INFO_V1(coupon_remind_tick);
 #define ALL_PAUSE 1000			/* ms between two looks at all, or ... */
 #define ALL_SHARE 10			/* ... so many times what such a look takes */
 
-/* A sale with reminders that have not fired. */
-typedef struct Sale
-{
-	int64		template_id;
-	TimestampTz start;
-	int			farthest;		/* minutes */
-} Sale;
-
-/* Rows that are due, locked: as they will be, and what of them is new. */
-typedef struct Portion
-{
-	Oid			relation;
-	int			n;
-	RemindMark *rows;
-	RemindBitmap *due;
-	int			ndue;			/* bits of all rows */
-} Portion;
-
-/* What a tick has done. */
-typedef struct Counts
-{
-	int64		rows;
-	int64		fired;
-	int64		missed;
-	bool		any_due;		/* when we looked */
-} Counts;
-
 /* What this worker knows of the sales near. */
-static TimestampTz drained = 0; /* what was due then has fired; 0: unknown */
+static TimestampTz drained = 0; /* what was due then has fired, but for held sales; 0: unknown */
 static TimestampTz all_looked_at = 0;
 static int	all_pause;			/* ms until that is to be done again */
 static bool all_wanted = false;
+
+/* Sales of which others held what was due: they are asked for all of it. */
+static int64 *held = NULL;
+static int	nheld = 0;
+static int	max_held = 0;
 
 static OwnerQuery near_sales = {
 	"SELECT t.id, t.receive_start, (SELECT max(r.next_minutes)"
@@ -132,13 +111,6 @@ static OwnerQuery begun_sale = {
 	2, {INT8OID, TIMESTAMPTZOID}
 };
 
-static OwnerQuery take_due = {
-	"SELECT ctid, user_id, bitmap, fired, notifications, tableoid FROM %1$s.coupon_remind"
-	" WHERE template_id = $1 AND next_minutes >= $2 AND next_minutes <= $3"
-	" LIMIT $4 FOR UPDATE SKIP LOCKED",
-	4, {INT8OID, INT2OID, INT2OID, INT4OID}
-};
-
 static OwnerQuery subscribed = {
 	"SELECT 1 FROM pg_subscription_rel s JOIN pg_class c ON c.oid = s.srrelid"
 	" JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -146,136 +118,16 @@ static OwnerQuery subscribed = {
 	1, {NAMEOID}
 };
 
-/* The least number of minutes that is due when so much time is left. */
-static int
-MinutesDue(TimestampTz left)
-{
-	if (left <= 0)
-		return 0;
-	return (int) ((left + USECS_PER_MINUTE - 1) / USECS_PER_MINUTE);
-}
-
-/* The ids of what has fired before, with room between them for what is due. */
-static int64 *
-PlaceOldIds(Datum notifications, bool isnull, RemindBitmap fired, RemindBitmap due)
-{
-	RemindBitmap all = fired | due;
-	int64	   *ids = palloc0(pg_popcount64(all) * sizeof(int64));
-	int64		old[REMIND_CHANNELS * REMIND_SLOTS];
-	int			channel,
-				minutes;
-
-	(void) RemindIds(notifications, isnull, fired, old);
-	for (int i = 0; RemindTakeFirst(&fired, &channel, &minutes); i++)
-		ids[RemindPlace(all, channel, minutes)] = old[i];
-	return ids;
-}
-
-/* Reads and locks rows that are due; at most "limit". */
-static void
-TakeDue(const Sale *sale, int minutes, int limit, Portion *portion)
-{
-	Datum		args[4];
-	bool		isnull;
-
-	args[0] = Int64GetDatum(sale->template_id);
-	args[1] = Int16GetDatum(minutes);
-	args[2] = Int16GetDatum(sale->farthest);
-	args[3] = Int32GetDatum(limit);
-	portion->n = (int) QueryRun(&take_due, args, NULL);
-	portion->rows = palloc(portion->n * sizeof(RemindMark));
-	portion->due = palloc(portion->n * sizeof(RemindBitmap));
-	portion->ndue = 0;
-	for (int i = 0; i < portion->n; i++)
-	{
-		RemindMark *row = &portion->rows[i];
-		RemindBitmap fired = DatumGetRemindBitmap(QueryValue(i, 4, &isnull));
-		Datum		notifications;
-
-		row->bitmap = DatumGetRemindBitmap(QueryValue(i, 3, &isnull));
-		portion->due[i] = row->bitmap & ~fired & RemindFrom(minutes);
-		portion->ndue += pg_popcount64(portion->due[i]);
-		row->fired = fired | portion->due[i];
-		row->nids = pg_popcount64(row->fired);
-		notifications = QueryValue(i, 5, &isnull);
-		row->ids = PlaceOldIds(notifications, isnull, fired, portion->due[i]);
-		row->tid = *(ItemPointer) DatumGetPointer(QueryValue(i, 1, &isnull));
-		row->user_id = DatumGetInt64(QueryValue(i, 2, &isnull));
-		portion->relation = DatumGetObjectId(QueryValue(i, 6, &isnull));
-	}
-}
-
-/* Puts one kind of reminder into the outbox for all rows that have it due. */
-static void
-AddToOutbox(const Sale *sale, int channel, int minutes, bool missed, Portion *portion)
-{
-	RemindBitmap bit = RemindBit(channel, minutes);
-	int64	   *users = palloc(portion->n * sizeof(int64));
-	int64	   *ids = palloc(portion->n * sizeof(int64));
-	OutboxEvent event = {0};
-	int			n = 0;
-
-	for (int i = 0; i < portion->n; i++)
-	{
-		if (portion->due[i] & bit)
-			users[n++] = portion->rows[i].user_id;
-	}
-	event.kind = REMIND_KIND;
-	event.channel = RemindChannelName(channel);
-	event.template_id = sale->template_id;
-	event.minutes = minutes;
-	event.due_at = RemindMoment(sale->start, minutes);
-	if (missed)
-		OutboxAddMissed(&event, users, n, ids);
-	else
-		OutboxAdd(&event, users, n, ids);
-	n = 0;
-	for (int i = 0; i < portion->n; i++)
-	{
-		RemindMark *row = &portion->rows[i];
-
-		if (portion->due[i] & bit)
-			row->ids[RemindPlace(row->fired, channel, minutes)] = ids[n++];
-	}
-	pfree(users);
-	pfree(ids);
-}
-
-/* Fires at most so many rows of a sale; returns how many it has taken. */
-static int
-Fire(const Sale *sale, TimestampTz now, int limit, Counts *counts)
-{
-	bool		missed = sale->start <= now;
-	Portion		portion = {0};
-	RemindBitmap all = 0;
-	int			channel,
-				minutes;
-
-	TakeDue(sale, MinutesDue(sale->start - now), limit, &portion);
-	if (portion.n == 0)
-		return 0;
-	for (int i = 0; i < portion.n; i++)
-		all |= portion.due[i];
-	while (RemindTakeFirst(&all, &channel, &minutes))
-		AddToOutbox(sale, channel, minutes, missed, &portion);
-	RemindMarkFired(portion.relation, sale->template_id, portion.rows, portion.n);
-	/* A crash must not take back what may have been sent: it would fire anew. */
-	ForceSyncCommit();
-	counts->rows += portion.n;
-	*(missed ? &counts->missed : &counts->fired) += portion.ndue;
-	return portion.n;
-}
-
 /* The sales of the result with something left, in memory of SPI's. */
 static int
-ReadSales(int rows, Sale **sales)
+ReadSales(int rows, RemindSale **sales)
 {
 	int			n = 0;
 
-	*sales = palloc(Max(rows, 1) * sizeof(Sale));
+	*sales = palloc(Max(rows, 1) * sizeof(RemindSale));
 	for (int i = 0; i < rows; i++)
 	{
-		Sale	   *sale = *sales + n;
+		RemindSale *sale = *sales + n;
 		bool		isnull;
 
 		sale->template_id = DatumGetInt64(QueryValue(i, 1, &isnull));
@@ -289,7 +141,7 @@ ReadSales(int rows, Sale **sales)
 
 /* The sales that begin within the hour, or have begun just now. */
 static int
-ReadNear(OwnerQuery *query, TimestampTz now, Sale **sales)
+ReadNear(OwnerQuery *query, TimestampTz now, RemindSale **sales)
 {
 	Datum		args[3];
 
@@ -300,14 +152,48 @@ ReadNear(OwnerQuery *query, TimestampTz now, Sale **sales)
 	return ReadSales((int) QueryRun(query, args, NULL), sales);
 }
 
-/* Fire what is due of a sale that has something due; returns when to come again. */
-static TimestampTz
-FireSale(const Sale *sale, TimestampTz now, int limit, Counts *counts)
+static void
+Hold(int64 template_id)
 {
-	counts->any_due = true;
-	if (Fire(sale, now, limit - (int) counts->rows, counts) == 0)
-		return TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
-	return now;
+	if (nheld == max_held)
+	{
+		int			wanted = Max(2 * max_held, 16);
+
+		if (held == NULL)
+			held = MemoryContextAlloc(AllocSetContextCreate(TopMemoryContext,
+															"coupon held reminders",
+															ALLOCSET_SMALL_SIZES),
+									  wanted * sizeof(int64));
+		else
+			held = repalloc(held, wanted * sizeof(int64));
+		max_held = wanted;
+	}
+	held[nheld++] = template_id;
+}
+
+static bool
+IsAmong(int64 template_id, const int64 *ids, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (ids[i] == template_id)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Fire what is due of a sale that has something due; returns when to come
+ * again.  One that was held stays so until nothing of it is due.
+ */
+static TimestampTz
+FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, RemindCounts *counts)
+{
+	int			n = RemindFire(sale, now, limit - (int) counts->rows, counts);
+
+	if (n == 0 || was_held)
+		Hold(sale->template_id);
+	return n > 0 ? now : TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
 }
 
 /*
@@ -315,22 +201,23 @@ FireSale(const Sale *sale, TimestampTz now, int limit, Counts *counts)
  * to come again.
  */
 static TimestampTz
-FireNear(TimestampTz now, int limit, Counts *counts)
+FireNear(TimestampTz now, int limit, RemindCounts *counts)
 {
 	TimestampTz next = TimestampTzPlusMilliseconds(now, LAST_SLEEP);
 	TimestampTz begin = GetCurrentTimestamp();
-	Sale	   *sales;
+	RemindSale *sales;
 	int			n = ReadNear(&near_sales, now, &sales);
 
 	all_pause = Max(ALL_PAUSE, ALL_SHARE *
 					TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp()));
 	all_pause = Min(all_pause, LAST_SLEEP);
+	nheld = 0;
 	for (int i = 0; i < n && counts->rows < limit; i++)
 	{
 		TimestampTz moment = RemindMoment(sales[i].start, sales[i].farthest);
 
 		if (moment <= now)
-			moment = FireSale(&sales[i], now, limit, counts);
+			moment = FireSale(&sales[i], false, now, limit, counts);
 		next = Min(next, moment);
 	}
 	return next;
@@ -346,41 +233,59 @@ SlotBelow(int minutes)
 			   REMIND_MAX_MINUTES);
 }
 
-/* Learn the farthest that is due now and was not when all was drained; 0: none. */
+/*
+ * Learn the farthest that is due now and was not when all was drained, or any
+ * that is due; 0: none.
+ */
 static void
-AskSince(Sale *sale, int due)
+AskForDue(RemindSale *sale, int due, bool any)
 {
-	int			known = MinutesDue(sale->start - drained);
+	int			most = any ? REMIND_MAX_MINUTES : SlotBelow(RemindMinutesDue(sale->start - drained));
 	Datum		args[3];
 	bool		isnull;
 
 	sale->farthest = 0;
-	if (SlotBelow(known) == 0 || SlotBelow(known) < due)
+	if (most == 0 || most < due)
 		return;
 	args[0] = Int64GetDatum(sale->template_id);
 	args[1] = Int16GetDatum(due);
-	args[2] = Int16GetDatum(SlotBelow(known) + 1);
+	args[2] = Int16GetDatum(most + 1);
 	(void) QueryRun(&farthest_between, args, NULL);
 	sale->farthest = DatumGetInt16(QueryValue(0, 1, &isnull));
 	if (isnull)
 		sale->farthest = 0;
 }
 
-/* FireNear, but only of what has become due since all was drained. */
+/*
+ * FireNear, but only of what has become due since all was drained, and of what
+ * was held then.
+ */
 static TimestampTz
-FireSince(TimestampTz now, int limit, Counts *counts)
+FireSince(TimestampTz now, int limit, RemindCounts *counts)
 {
 	TimestampTz next = TimestampTzPlusMilliseconds(all_looked_at, all_pause + 1);
-	Sale	   *sales;
+	int			nbefore = nheld;
+	int64	   *before = palloc(Max(nbefore, 1) * sizeof(int64));
+	RemindSale *sales;
 	int			n = ReadNear(&near_starts, now, &sales);
 
-	for (int i = 0; i < n && counts->rows < limit; i++)
+	if (nbefore > 0)
+		memcpy(before, held, nbefore * sizeof(int64));
+	nheld = 0;
+	for (int i = 0; i < n; i++)
 	{
-		int			due = MinutesDue(sales[i].start - now);
+		bool		was_held = IsAmong(sales[i].template_id, before, nbefore);
+		int			due = RemindMinutesDue(sales[i].start - now);
 
-		AskSince(&sales[i], due);
+		if (counts->rows >= limit)
+		{
+			if (was_held)
+				Hold(sales[i].template_id);
+			continue;
+		}
+		AskForDue(&sales[i], due, was_held);
 		if (sales[i].farthest > 0)
-			next = Min(next, FireSale(&sales[i], now, limit, counts));
+			next = Min(next, FireSale(&sales[i], was_held, now, limit, counts));
 		if (SlotBelow(due) > 0)
 			next = Min(next, RemindMoment(sales[i].start, SlotBelow(due)));
 	}
@@ -389,22 +294,25 @@ FireSince(TimestampTz now, int limit, Counts *counts)
 
 /* A worker's look at the sales near; returns when to come again. */
 static TimestampTz
-Look(TimestampTz now, int limit, Counts *counts)
+Look(TimestampTz now, int limit, RemindCounts *counts)
 {
 	TimestampTz next;
 
 	/* A clock that was set back tells nothing about what was due before. */
-	if (all_wanted || now < drained || drained == 0 ||
-		TimestampDifferenceExceeds(all_looked_at, now, all_pause))
+	bool		all = all_wanted || now < drained || drained == 0 ||
+		TimestampDifferenceExceeds(all_looked_at, now, all_pause);
+
+	all_wanted = true;			/* unless we come to the end */
+	if (all)
 	{
 		next = FireNear(now, limit, counts);
 		all_looked_at = now;
-		/* It may have been found late; so until it has fired. */
-		all_wanted = counts->any_due;
 	}
 	else
 		next = FireSince(now, limit, counts);
-	if (!counts->any_due)
+	/* It may have been found late; so until it has fired. */
+	all_wanted = all && counts->rows > 0;
+	if (counts->rows == 0)
 		drained = now;
 	return next;
 }
@@ -414,15 +322,15 @@ Look(TimestampTz now, int limit, Counts *counts)
  * False: there is none.
  */
 static bool
-FireBegun(int64 *after, TimestampTz now, int limit, Counts *counts)
+FireBegun(int64 *after, TimestampTz now, int limit, RemindCounts *counts)
 {
 	Datum		args[2] = {Int64GetDatum(*after), TimestampTzGetDatum(now)};
-	Sale	   *sale;
+	RemindSale *sale;
 
 	if (ReadSales((int) QueryRun(&begun_sale, args, NULL), &sale) == 0)
 		return false;
 	/* Drained, it is not found again. */
-	if (Fire(sale, now, limit, counts) == 0)
+	if (RemindFire(sale, now, limit, counts) == 0)
 		*after = sale->template_id;
 	return true;
 }
@@ -437,7 +345,7 @@ IsSubscribed(void)
 
 /* One portion of the sweep over sales that have begun; false: it is over. */
 static bool
-Sweep(TimestampTz now, Counts *counts)
+Sweep(TimestampTz now, RemindCounts *counts)
 {
 	static TimestampTz next = 0;
 	static int64 after = 0;
@@ -460,7 +368,7 @@ RemindTick(bool woken)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz next = TimestampTzPlusMilliseconds(now, LAST_SLEEP);
-	Counts		counts = {0};
+	RemindCounts counts = {0};
 	QueryScope	scope;
 
 	QueryBegin(&scope);
@@ -491,10 +399,10 @@ RemindTickAll(bool woken)
 
 /* Fire a portion, of what is near or else of what has begun; false: no more. */
 static bool
-FirePortion(int64 *after, Counts *all)
+FirePortion(int64 *after, RemindCounts *all)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Counts		counts = {0};
+	RemindCounts counts = {0};
 	QueryScope	scope;
 	bool		more = false;
 
@@ -521,7 +429,7 @@ FirePortion(int64 *after, Counts *all)
 Datum
 coupon_remind_tick(PG_FUNCTION_ARGS)
 {
-	Counts		all = {0};
+	RemindCounts all = {0};
 	TupleDesc	desc;
 	int64		after = 0;
 	Datum		values[2];

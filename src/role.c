@@ -19,7 +19,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -27,6 +26,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
+#include "array.h"
 #include "catalog.h"
 #include "query.h"
 #include "role.h"
@@ -166,17 +166,11 @@ RoleSeesShop(bool has_shop, int64 shop_number)
 void
 RoleBoundShops(Datum *shops, char *null)
 {
-	Datum	   *values;
-
 	*null = 'n';
 	*shops = (Datum) 0;
 	if (!RoleIsBound())
 		return;
-	values = palloc(binding.nshops * sizeof(Datum));
-	for (int i = 0; i < binding.nshops; i++)
-		values[i] = Int64GetDatum(binding.shops[i]);
-	*shops = PointerGetDatum(construct_array(values, binding.nshops, INT8OID, 8,
-											 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	*shops = ArrayOfInt8(binding.shops, binding.nshops);
 	*null = ' ';
 }
 

@@ -56,13 +56,15 @@ typedef struct WakeShared
 /* What a mailer has to know of as well. */
 #define WAKE_FOR_MAILER (WAKE_DELIVER | WAKE_LOOK | WAKE_NOW)
 
+#define WAKE_BITS 16			/* of reasons */
+
 static WakeShared *shared = NULL;
 static LWLock *lock = NULL;
 
 /* What this transaction brings. */
 static uint32 reasons_at_commit = 0;
 static uint32 reasons_if_late = 0;
-static TimestampTz late_from;
+static TimestampTz late_from[WAKE_BITS];	/* of each of them */
 static bool launcher_at_commit = false;
 
 /*
@@ -152,6 +154,21 @@ TellInstalled(void)
 	LWLockRelease(lock);
 }
 
+/* Those reasons for which the commit comes late enough; by the clock as it is. */
+static uint32
+LateReasons(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		late = 0;
+
+	for (int bit = 0; bit < WAKE_BITS; bit++)
+	{
+		if ((reasons_if_late & (1 << bit)) != 0 && now >= late_from[bit])
+			late |= 1 << bit;
+	}
+	return late;
+}
+
 static void
 AtTransactionEnd(XactEvent event, void *arg)
 {
@@ -160,8 +177,8 @@ AtTransactionEnd(XactEvent event, void *arg)
 	if (event == XACT_EVENT_COMMIT)
 	{
 		/* Our rows are visible: whoever did not see them looked before. */
-		if (reasons_if_late != 0 && GetCurrentTimestamp() >= late_from)
-			reasons_at_commit |= reasons_if_late;
+		if (reasons_if_late != 0)
+			reasons_at_commit |= LateReasons();
 		if (reasons_at_commit != 0)
 		{
 			pg_memory_barrier();	/* our rows are visible before we look */
@@ -204,15 +221,22 @@ WakeWorkerAtCommit(uint32 reasons)
 }
 
 /*
- * WakeWorkerIfLate makes the commit wake the worker if it comes at this moment
- * or later.  The reasons are the same at each call.  Cannot fail.
+ * WakeWorkerIfLate makes the commit wake the worker for these reasons if it
+ * comes at this moment or later; of several moments for a reason the first one
+ * counts.  Cannot fail.
  */
 void
 WakeWorkerIfLate(TimestampTz moment, uint32 reasons)
 {
 	if (shared == NULL)
 		return;
-	late_from = reasons_if_late == 0 ? moment : Min(late_from, moment);
+	for (int bit = 0; bit < WAKE_BITS; bit++)
+	{
+		if ((reasons & (1 << bit)) == 0)
+			continue;
+		if ((reasons_if_late & (1 << bit)) == 0 || moment < late_from[bit])
+			late_from[bit] = moment;
+	}
 	reasons_if_late |= reasons;
 }
 

@@ -70,6 +70,33 @@ sub late
 		FROM coupon_notification WHERE template_id = $id});
 }
 
+# Let a look at all that is due take so many seconds; it needs the table.
+sub slow_look
+{
+	my ($table, $seconds) = @_;
+	my $lock = $node->background_psql('postgres');
+	$lock->query_safe("BEGIN; LOCK TABLE $table IN ACCESS EXCLUSIVE MODE");
+	$node->safe_psql('postgres', 'SELECT coupon_worker_wake()');
+	ok($node->poll_query_until('postgres', q{
+		SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'postgres'}), 'a look is held up');
+	$lock->query_safe("SELECT pg_sleep($seconds); COMMIT");
+	$lock->quit;
+	return;
+}
+
+# Wait for so many turns of the worker, and return how often it has asked the
+# table of reminders through an index meanwhile.
+sub probes_of_turns
+{
+	my ($n) = @_;
+	my $worker = q{FROM coupon_stat_worker WHERE kind = 'worker' AND database = 'postgres'};
+	my $probes = q{SELECT idx_scan FROM pg_stat_user_tables WHERE relname = 'coupon_remind'};
+	my $before = $node->safe_psql('postgres', $probes);
+	my $turns = $node->safe_psql('postgres', "SELECT turns $worker");
+	$node->poll_query_until('postgres', "SELECT turns >= $turns + $n $worker") or BAIL_OUT('no turns');
+	return $node->safe_psql('postgres', $probes) - $before;
+}
+
 # At its moment, not before, and soon after.
 template(1, '5 min 3 s');
 $node->safe_psql('postgres', q{SELECT coupon_remind_create(1, u, 'sms', 5) FROM generate_series(1, 100) u});
@@ -115,13 +142,7 @@ pushed_soon(4, 3, 'it fires when that has rolled back, although nobody wakes the
 # is committed after its moment makes the worker look at all.
 template(5, '5 min 12 s');
 $node->safe_psql('postgres', q{SELECT coupon_remind_create(5, u, 'sms', 5) FROM generate_series(1, 3) u});
-my $lock = $node->background_psql('postgres');
-$lock->query_safe('BEGIN; LOCK TABLE coupon_remind IN ACCESS EXCLUSIVE MODE');
-$node->safe_psql('postgres', 'SELECT coupon_worker_wake()');
-ok($node->poll_query_until('postgres', q{
-	SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'postgres'}), 'a look is held up');
-$lock->query_safe('SELECT pg_sleep(4); COMMIT');
-$lock->quit;
+slow_look('coupon_remind', 4);
 is($open->query_safe(q{BEGIN; SELECT code FROM coupon_remind_create(5, 4, 'sms', 5)}), '0', 'once more created before its moment');
 pushed(5, 3, 'the others fire, although it is not the time to look at all');
 ($from, $to) = late(5);
@@ -130,6 +151,36 @@ cmp_ok($to, '<', 2, 'and soon after it');
 # Until then the worker has seen that nothing is left.
 $open->query_safe('SELECT pg_sleep(2); COMMIT');
 pushed_soon(5, 4, 'it fires when it is committed');
+
+# What somebody holds makes the worker come back for that sale, and not ask the
+# hundred others each time.
+$node->safe_psql('postgres', q{
+	INSERT INTO coupon_template (id, name, discount_value, status, receive_start)
+	SELECT t, 'other', 1, 'published', clock_timestamp() + '40 min' FROM generate_series(1001, 1100) t;
+	SELECT coupon_remind_create(t, 1, 'sms', 5) FROM generate_series(1001, 1100) t});
+template(6, '5 min 2 s');
+template(7, '5 min 20 s');
+template(8, '1 day');
+$node->safe_psql('postgres', q{
+	SELECT coupon_remind_create(t, u, 'sms', CASE t WHEN 8 THEN 60 ELSE 5 END) FROM generate_series(6, 8) t, generate_series(1, 3) u});
+$open->query_safe('BEGIN; SELECT FROM coupon_remind WHERE template_id = 6 AND user_id = 1 FOR UPDATE');
+pushed(6, 2, 'the others fire');
+slow_look('coupon_template', 5);
+probes_of_turns(8);		# numbers of what was before come up to a second late
+my $probes = probes_of_turns(12);
+note("$probes probes in 12 turns");
+cmp_ok($probes, '<', 200, 'the worker asks for what is held, not everywhere');
+pushed_soon(7, 3, 'what becomes due meanwhile fires');
+($from, $to) = late(7);
+cmp_ok($to, '<', 2, 'at its moment');
+pushed(6, 2, 'what is held does not');
+$open->query_safe('ROLLBACK');
+pushed_soon(6, 3, 'until it is free');
+
+# A look at all is still far ahead; a start that moves makes one, since what was
+# not due when the worker looked has been due for long.
+move(8, '40 min');
+pushed_soon(8, 3, 'a sale that came nearer than its reminders');
 $open->quit;
 
 # The server was down: late is sent, too late is recorded; a draft is neither.

@@ -259,6 +259,7 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 		UPDATE coupon_channel SET secret = 'garbage' WHERE channel = 'app';
 		UPDATE coupon_channel SET endpoint = 'gopher://127.0.0.1/' WHERE channel = 'ch3';
 		UPDATE coupon_channel SET endpoint = 'smtp://127.0.0.1:9/' WHERE channel = 'email'});
+	await_turn();	# that wakes nobody, and the worker keeps its copy for a second
 	my $insert = 'INSERT INTO coupon_notification (id, channel, kind, user_ids, address, attempts, due_at, next_at)';
 	sql("$insert SELECT coupon_next_id(), c, 'test', '{1}', 'x', 0, now(), now() FROM unnest('{sms,email,app,ch3}'::text[]) c");
 	my $good = tests('ch4', 20, 'good');
@@ -310,6 +311,33 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	await(q{leased = 2 FROM coupon_stat_channel WHERE channel = 'ch4'}, 'free places: most hang');
 	tests('ch4', 1, 'h');
 	await(q{leased = 3 FROM coupon_stat_channel WHERE channel = 'ch4'}, 'free places: a later push leaves at once');
+}
+
+# Several busy channels share transactions: the one that a channel is worth takes
+# for those of which few places are free, and no second one follows for them.
+# Last, too.
+{
+	sql(q{
+		CREATE TABLE done (tx xid8 DEFAULT pg_current_xact_id(), what text);
+		CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO public.done (what) VALUES (TG_ARGV[0]); RETURN NULL; END $$;
+		CREATE TRIGGER note AFTER UPDATE ON coupon_notification FOR EACH ROW EXECUTE FUNCTION note('leased');
+		CREATE TRIGGER note AFTER INSERT ON coupon_notification_history FOR EACH ROW EXECUTE FUNCTION note('recorded')});
+	switch_to('lanes', 'hang');
+	channel('app', 'switch/lanes', q{timeout => '10 min', max_in_flight => 20});
+	tests('app', 12, 'h');
+	await(q{leased = 12 FROM coupon_stat_channel WHERE channel = 'app'}, 'lanes: most places of one hang');
+	await_arrived('switch/lanes', 12);
+	switch_to('lanes', 'slow/25');
+	channel('sms', 'slow/lane/5', 'max_in_flight => 1');
+	# All at once, so that no commit calls for a transaction.
+	my $ids = sql(q{SELECT string_agg(notification_id::text, ',') FROM (SELECT CASE WHEN g % 2 = 0 THEN 'app' ELSE 'sms' END AS c FROM generate_series(1, 400) g) c, coupon_channel_test(c, 'x')});
+	await("count(*) = 400 FROM coupon_notification_history WHERE id IN ($ids) AND state = 'delivered'", 'lanes: the others deliver');
+	my ($both, $leased) = split /\|/, sql(q{
+		SELECT count(*) FILTER (WHERE recorded AND leased), count(*) FILTER (WHERE NOT recorded)
+		FROM (SELECT bool_or(what = 'recorded') AS recorded, bool_or(what = 'leased') AS leased FROM done GROUP BY tx) t});
+	note("$both transactions record and lease, $leased only lease");
+	cmp_ok($leased, '<', 10, 'lanes: each transaction that leases records as well');
 }
 
 $node->stop;

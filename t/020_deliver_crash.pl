@@ -110,9 +110,13 @@ await("pid <> $worker FROM coupon_stat_worker WHERE kind = 'worker' AND database
 	channel('sms', 'slow/old/300', q{timeout => '1 s'}, 'other');
 	tests('sms', 20, 'x', 'other');
 	await('count(*) > 0 FROM coupon_notification WHERE leased_until IS NOT NULL', 'extension: some are on their way', 'other');
+	# The launcher hears of both at once: the worker has left, and is wanted again.
+	my $launcher = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'coupon launcher'});
+	kill 'STOP', $launcher;
 	sql('DROP EXTENSION coupon', 'other');
 	is($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'coupon worker' AND datname = 'other'}), 1, 'extension: dropped, the worker leaves');
 	sql('SET ROLE boss; CREATE EXTENSION coupon', 'other');
+	kill 'CONT', $launcher;
 	channel('sms', 'slow/new/200', q{timeout => '1 s'}, 'other');
 	my $ids = tests('sms', 20, 'x', 'other');
 	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($ids)", 'extension: created again, it delivers', 'other');

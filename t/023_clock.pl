@@ -1,5 +1,5 @@
 # The clock is set back by an hour while the worker runs: nothing waits for the
-# hour to pass again.
+# hour to pass again.  Then forward: a transaction that was open for an hour.
 
 use strict;
 use warnings FATAL => 'all';
@@ -35,6 +35,18 @@ await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($late)", 'push
 my $id = new_template('5 minutes 2 seconds');
 sql("SELECT coupon_remind_create($id, 1, 'sms', 5)");
 await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'a reminder fires');
+
+# Created more than an hour before its moment, committed just ahead of it, when
+# the worker has looked a moment ago and sleeps for up to a minute.
+$id = new_template('65 minutes 8 seconds');
+my $open = $node->background_psql('postgres');
+is($open->query_safe("BEGIN; SELECT code FROM coupon_remind_create($id, 1, 'sms', 5)"), '0', 'a reminder in more than an hour');
+await_turn();
+unlink $back;
+$open->query_safe('COMMIT');
+$open->quit;
+await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'committed an hour later, it fires');
+cmp_ok(sql("SELECT extract(epoch FROM sent_at - due_at) FROM coupon_notification_history WHERE template_id = $id"), '<', 5, 'at its moment');
 
 $node->stop;
 stop_process($receiver);

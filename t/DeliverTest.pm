@@ -13,7 +13,7 @@ use JSON::PP;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(start_both sql await channel tests switch_to limit_attempts arrived lines_arrived
+our @EXPORT = qw(start_both sql await await_turn channel tests switch_to limit_attempts arrived lines_arrived await_arrived
   ids_of sorted data_of address_of users_of ended new_template reminders_due
   cancel start_psql finish pid_of seeded);
 
@@ -47,12 +47,23 @@ sub sql
 # Wait for a condition; where it does not come, tell how things are.
 sub await
 {
-	my ($condition, $what, $db) = @_;
-	ok($node->poll_query_until($db || 'postgres', "SELECT $condition"), $what)
+	my ($condition, $what, $db, $with) = @_;
+	ok($node->poll_query_until($db || 'postgres', ($with || '') . " SELECT $condition"), $what)
 		or diag($node->safe_psql($db || 'postgres', q{
 			SELECT channel, enabled, waiting, leased, retrying, dead, disabled_reason FROM coupon_stat_channel WHERE set_up;
 			SELECT kind, state, last_error FROM coupon_stat_worker;
 			SELECT id, channel, attempts, next_at, leased_until, last_error FROM coupon_notification LIMIT 5}));
+	return;
+}
+
+# Wait until the worker has looked at everything since now, also at what tells
+# nobody: at what was changed by hand.  The second turn to end began after it.
+sub await_turn
+{
+	my $worker = q{FROM coupon_stat_worker WHERE kind = 'worker' AND database = 'postgres'};
+	my $turns = sql("SELECT turns $worker");
+	await("(SELECT true FROM wake) AND turns > $turns + 1 $worker", 'the worker looks around', undef,
+		'WITH wake AS MATERIALIZED (SELECT coupon_worker_wake())');
 	return;
 }
 
@@ -103,6 +114,18 @@ sub arrived
 {
 	my ($word) = @_;
 	return map { decode_json($_) } lines_arrived($word);
+}
+
+# Wait until so many requests have come whose path contains a word.
+sub await_arrived
+{
+	my ($word, $n) = @_;
+	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return if lines_arrived($word) >= $n;
+		select(undef, undef, undef, 0.01);
+	}
+	BAIL_OUT("$n requests do not arrive at $word");
 }
 
 # Ids of requests in order, separated by commas, and such a list in that order.
