@@ -48,7 +48,7 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 		my $body = decode_json(encode_utf8($r->{body}));
 		my $d = $body->{data};
 		my ($to) = @{ $d->{recipients} };
-		next if $h{'x-shop'} ne 'seven' || $h{'content-type'} ne 'application/json' || $d->{id} ne $h{'webhook-id'} || @{ $d->{recipients} } != 1;
+		next if $h{'x-shop'} ne 'seven' || $h{'user-agent'} ne 'coupon/1.0' || $h{'content-type'} ne 'application/json' || $d->{id} ne $h{'webhook-id'} || @{ $d->{recipients} } != 1;
 		$right++ if $body->{type} eq 'coupon.test' && $to->{address} =~ /^number\d+$/;
 		$right++ if $body->{type} eq 'coupon.reminder' && $d->{template_id} eq $id && $d->{name} eq $name && $d->{minutes} == 30
 			&& $d->{subject} eq "$name starts soon" && $to->{address} eq ($to->{user_id} == 7 ? '+49 151 7' : $to->{user_id});
