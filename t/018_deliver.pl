@@ -18,10 +18,23 @@ use Test::More;
 seeded();
 my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 
+# Keys by number, the secrets of a channel, and whether somebody else signs a
+# request with these keys in the same way.
+sub key { my ($k) = @_; return join('', map { chr((7 * $_ * $k + $k) % 256) } 1 .. 32); }
+sub secrets { return join(' ', map { 'whsec_' . encode_base64(key($_), '') } @_); }
+sub is_signed
+{
+	my ($request, @keys) = @_;
+	my %h = %{ $request->{headers} };
+	my $text = join('.', $h{'webhook-id'}, $h{'webhook-timestamp'}, encode_utf8($request->{body}));
+	my @signatures = map { my $s = hmac_sha256_base64($text, key($_)); 'v1,' . $s . '=' x (-length($s) % 4) } @keys;
+	return $h{'webhook-signature'} eq "@signatures";
+}
+
 # Delivered once, with the right body, headers and signatures.
 {
-	my @keys = map { my $k = $_; join('', map { chr((7 * $_ * $k + $k) % 256) } 1 .. 32) } 3, 5;
-	my $secrets = join(' ', map { 'whsec_' . encode_base64($_, '') } @keys);
+	my @keys = (3, 5);
+	my $secrets = secrets(@keys);
 	my $name = "Gr\x{f6}\x{df}e \x{5496}\x{5561} \"50 %\" \\ off";
 	channel('sms', 'ok/first', "secret => '$secrets', headers => '{\"X-Shop\": \"seven\"}'");
 	channel('app', 'ok/second', q{body_template => '{"to": {addresses}, "text": "{subject}"}', headers => '{"Authorization": "Bearer t"}'});
@@ -42,9 +55,7 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	for my $r (@sms)
 	{
 		my %h = %{ $r->{headers} };
-		my $text = join('.', $h{'webhook-id'}, $h{'webhook-timestamp'}, encode_utf8($r->{body}));
-		my $expected = join(' ', map { my $s = hmac_sha256_base64($text, $_); 'v1,' . $s . '=' x (-length($s) % 4) } @keys);
-		$signed++ if $h{'webhook-signature'} eq $expected && abs($h{'webhook-timestamp'} - $r->{time}) < 60;
+		$signed++ if is_signed($r, @keys) && abs($h{'webhook-timestamp'} - $r->{time}) < 60;
 		my $body = decode_json(encode_utf8($r->{body}));
 		my $d = $body->{data};
 		my ($to) = @{ $d->{recipients} };
@@ -58,6 +69,22 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	is(scalar(grep { my $b = decode_json(encode_utf8($_->{body})); $_->{headers}{authorization} eq 'Bearer t' && $b->{to}[0] =~ /^(device\d+|device "8"|\d+)$/
 		&& ($b->{text} eq "$name starts soon" || $b->{text} eq 'Test of channel app') && !exists $_->{headers}{'webhook-id'} } @app),
 		30, 'second: the dialect of a gateway');
+}
+
+# Channels take turns, have many secrets, and get others.
+{
+	my $round = 0;
+	for ([ [1], [2] ], [ [ 2, 1, 3, 4, 6 ], [ 1, 3 ] ], [ [3], [2] ])
+	{
+		my ($sms, $ch3) = @$_;
+		$round++;
+		channel('sms', "ok/secrets-sms$round", "secret => '" . secrets(@$sms) . "', max_in_flight => 2");
+		channel('ch3', "ok/secrets-ch3$round", "secret => '" . secrets(@$ch3) . "', max_in_flight => 2");
+		my $ids = tests('sms', 10, 'x') . ',' . tests('ch3', 10, 'x');
+		await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($ids)", "secrets $round: delivered");
+		is(scalar(grep { is_signed($_, @$sms) } arrived("ok/secrets-sms$round")), 10, "secrets $round: one channel");
+		is(scalar(grep { is_signed($_, @$ch3) } arrived("ok/secrets-ch3$round")), 10, "secrets $round: another");
+	}
 }
 
 # Tried again: under the same id, with the same body, when the receiver says.
