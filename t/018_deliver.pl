@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 seeded();
-my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
+my ($node, $receiver) = start_both('deliver', "coupon.batch_size = 100\nmax_prepared_transactions = 5");
 
 # Keys by number, the secrets of a channel, and whether somebody else signs a
 # request with these keys in the same way.
@@ -86,6 +86,29 @@ sub is_signed
 		is(scalar(grep { is_signed($_, @$ch3) } arrived("ok/secrets-ch3$round")), 10, "secrets $round: another");
 	}
 }
+
+# What somebody holds is passed over, and goes when he lets it go: along the
+# index as it was installed, and through SQL without it.
+for my $way ('installed', 'without')
+{
+	sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at DESC)')
+		if $way eq 'without';
+	channel('sms', "ok/held-$way", 'max_in_flight => 2');
+	sql(q{SELECT coupon_channel_enable('sms', false)});
+	my $ids = sql(q{WITH added AS (INSERT INTO coupon_notification (channel, kind, user_ids, due_at, next_at)
+		SELECT 'sms', 'test', ARRAY[n], now(), now() - 5 * interval '1 s' + n * interval '1 ms' FROM generate_series(1, 6) n RETURNING id)
+		SELECT string_agg(id::text, ',' ORDER BY id) FROM added});
+	my ($first, $second, $third) = split /,/, $ids;
+	sql("BEGIN; SELECT FROM coupon_notification WHERE id IN ($first, $third) FOR UPDATE; PREPARE TRANSACTION 'held'");
+	sql(q{SELECT coupon_channel_enable('sms')});
+	await("count(*) = 4 FROM coupon_notification_history WHERE id IN ($ids)", "held, $way: the others are delivered");
+	is(sql("SELECT string_agg(id::text || ' ' || attempts, ',' ORDER BY id) FROM coupon_notification WHERE id IN ($ids)"), "$first 0,$third 0", "held, $way: those wait");
+	sql(q{COMMIT PREPARED 'held'});
+	await("count(*) = 6 FROM coupon_notification_history WHERE id IN ($ids)", "held, $way: and go then");
+	is(ended($ids), 'delivered|1|204|6', "held, $way: each at the first attempt");
+	is(ids_of(arrived("ok/held-$way")), sorted($ids), "held, $way: each once");
+}
+sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)');
 
 # Tried again: under the same id, with the same body, when the receiver says.
 {
