@@ -78,6 +78,7 @@ OBJS = \
 	src/remind_tick.o \
 	src/render.o \
 	src/render_channel.o \
+	src/render_hmac.o \
 	src/render_mail.o \
 	src/render_text.o \
 	src/role.o \
@@ -102,7 +103,8 @@ PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox c
 DATA_built = coupon--$(EXTVERSION).sql
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
 
-SHLIB_LINK += -lcurl
+# As pgcrypto does: OpenSSL where the server has it.
+SHLIB_LINK += -lcurl $(filter -lcrypto, $(LIBS))
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
 PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \

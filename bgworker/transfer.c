@@ -121,6 +121,9 @@ static void
 FreeTransfer(Transfer *transfer)
 {
 	curl_easy_cleanup(transfer->easy);
+	curl_url_cleanup(transfer->url);
+	if (transfer->endpoint)
+		pfree(transfer->endpoint);
 	if (transfer->buffer)
 		pfree(transfer->buffer);
 	pfree(transfer);
@@ -161,7 +164,9 @@ FindUnused(bool mail)
 	transfer->mail = mail;
 	transfer->generation = generation;
 	transfer->easy = curl_easy_init();
-	if (transfer->easy == NULL || RequestPrepare(transfer, ca_file) != CURLE_OK)
+	transfer->url = curl_url();
+	if (transfer->easy == NULL || transfer->url == NULL ||
+		RequestPrepare(transfer, ca_file) != CURLE_OK)
 	{
 		FreeTransfer(transfer);
 		ereport(ERROR,

@@ -21,6 +21,8 @@ typedef struct Transfer
 {
 	dlist_node	node;			/* in unused[mail], in_flight or over */
 	CURL	   *easy;
+	CURLU	   *url;			/* of the last request, parsed ... */
+	char	   *endpoint;		/* ... from this; NULL: of none */
 	bool		mail;			/* a handle never changes its protocol */
 	int			generation;		/* of the settings that its handle was made with */
 	void	   *owner;

@@ -7,7 +7,7 @@
  */
 #include "postgres.h"
 
-#include <ctype.h>
+#include <limits.h>
 #include <netinet/in.h>
 
 #include "utils/memutils.h"
@@ -30,27 +30,46 @@ RequestIsMail(const TransferRequest *request)
 		StartsWith(request->endpoint, "smtps://");
 }
 
-/* Why a header cannot be sent, NULL if it can. */
+static bool in_name[UCHAR_MAX + 1];	/* what the name of a header consists of */
+
+static void
+FillInName(void)
+{
+	static const char bytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	"0123456789!#$%&'*+-.^_`|~";
+
+	for (const char *c = bytes; *c; c++)
+		in_name[(unsigned char) *c] = true;
+}
+
+/* Why a header cannot be sent, NULL if it can.  Each byte is looked up once. */
 static const char *
 CheckHeader(const char *header)
 {
-	static const char *const own[] = {"Content-Length:", "Transfer-Encoding:", "Expect:"};
-	size_t		name = strcspn(header, ":");
+	static const char bad_form[] = "a header is not of the form \"Name: value\"";
+	static const char bad_byte[] =
+		"a header contains a character that may not be there, such as a line break";
+	static const char *const own[] = {"Content-Length", "Transfer-Encoding", "Expect"};
+	const char *colon = header;
 
-	if (name == 0 || header[name] != ':')
-		return "a header is not of the form \"Name: value\"";
-	for (const char *c = header; *c; c++)
+	if (!in_name['a'])
+		FillInName();
+	while (in_name[(unsigned char) *colon])
+		colon++;
+	if (*colon != ':' || colon == header)
 	{
-		bool		fits = c < header + name ?
-			isalnum((unsigned char) *c) || strchr("!#$%&'*+-.^_`|~", *c) :
-			((unsigned char) *c >= ' ' && *c != 0x7f) || *c == '\t';
+		const char *first = strchr(header, ':');
 
-		if (!fits)
-			return "a header contains a character that may not be there, such as a line break";
+		return first == NULL || first == header ? bad_form : bad_byte;
+	}
+	for (const unsigned char *c = (const unsigned char *) colon; *c; c++)
+	{
+		if ((*c < ' ' && *c != '\t') || *c == 0x7f)
+			return bad_byte;
 	}
 	for (int i = 0; i < lengthof(own); i++)
 	{
-		if (StartsWith(header, own[i]))
+		if (strlen(own[i]) == colon - header && StartsWith(header, own[i]))
 			return "the headers Content-Length, Transfer-Encoding and Expect cannot be set";
 	}
 	return NULL;
@@ -158,7 +177,6 @@ SetForProtocol(CURL *easy, Transfer *transfer)
 		SET(CURLOPT_POST, 1L);
 		SET(CURLOPT_HTTPAUTH, (long) CURLAUTH_BASIC);
 		SET(CURLOPT_HTTP09_ALLOWED, 0L);
-		SET(CURLOPT_USERAGENT, "coupon/" COUPON_VERSION);
 		/* Answers are short, and it is allocated for each transfer. */
 		SET(CURLOPT_BUFFERSIZE, 1024L);
 	}
@@ -246,6 +264,40 @@ IsLoopback(const char *endpoint)
 }
 
 /*
+ * The URL is parsed only where it differs from that of the handle's last
+ * request; one that cannot be parsed is given to libcurl as it is, which then
+ * says why.
+ */
+static CURLcode
+ApplyEndpoint(Transfer *transfer, const char *endpoint, MemoryContext context)
+{
+	CURL	   *easy = transfer->easy;
+	CURLcode	code = CURLE_OK;
+	bool		parsed;
+
+	if (transfer->endpoint != NULL && strcmp(transfer->endpoint, endpoint) == 0)
+		return CURLE_OK;
+	if (transfer->endpoint)
+		pfree(transfer->endpoint);
+	transfer->endpoint = NULL;
+	parsed = curl_url_set(transfer->url, CURLUPART_URL, endpoint,
+						  CURLU_DISALLOW_USER) == CURLUE_OK;
+	SET(CURLOPT_CURLU, parsed ? transfer->url : NULL);
+	SET(CURLOPT_URL, parsed ? NULL : endpoint);
+	if (!transfer->mail)
+	{
+		/* HTTP/2 where TLS negotiates it; elsewhere do not even look for it. */
+		bool		plain = StartsWith(endpoint, "http://");
+
+		SET(CURLOPT_HTTP_VERSION, (long) (plain ? CURL_HTTP_VERSION_1_1 :
+										  CURL_HTTP_VERSION_2TLS));
+	}
+	if (code == CURLE_OK)
+		transfer->endpoint = MemoryContextStrdup(context, endpoint);
+	return code;
+}
+
+/*
  * RequestApply sets what only this transfer has.  It raises an error if there
  * is no memory.
  */
@@ -254,9 +306,8 @@ RequestApply(Transfer *transfer, const TransferRequest *request, MemoryContext c
 {
 	struct curl_slist *list = FillBuffer(transfer, request, context);
 	CURL	   *easy = transfer->easy;
-	CURLcode	code = CURLE_OK;
+	CURLcode	code = ApplyEndpoint(transfer, request->endpoint, context);
 
-	SET(CURLOPT_URL, request->endpoint);
 	SET(CURLOPT_USERNAME, request->username);
 	SET(CURLOPT_PASSWORD, request->password);
 	SET(CURLOPT_TIMEOUT_MS, (long) Max(request->timeout, 1));	/* 0 is for ever */
@@ -271,11 +322,6 @@ RequestApply(Transfer *transfer, const TransferRequest *request, MemoryContext c
 	}
 	else
 	{
-		/* HTTP/2 where TLS negotiates it; elsewhere do not even look for it. */
-		bool		plain = StartsWith(request->endpoint, "http://");
-
-		SET(CURLOPT_HTTP_VERSION, (long) (plain ? CURL_HTTP_VERSION_1_1 :
-										  CURL_HTTP_VERSION_2TLS));
 		SET(CURLOPT_HTTPHEADER, list);
 		SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) transfer->body_length);
 		SET(CURLOPT_POSTFIELDS, transfer->body);

@@ -16,14 +16,20 @@
  * into the indexes one by one.  A row with a key that is there already is an
  * error.
  *
+ * Rows are found by their place, or along an index in its order.
+ *
  * Locks: the table as an INSERT or UPDATE does, to the end of the transaction.
- * Rows that somebody else holds are waited for.
+ * Rows that somebody else holds are waited for, where the caller does not say
+ * otherwise.
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/skey.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_am.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -107,6 +113,80 @@ DirectFetch(DirectTable *table, ItemPointer tid)
 	return table->read;
 }
 
+/* Whether an index has just these columns, of every row, in ascending order. */
+static bool
+IsIndexOn(Relation index, const AttrNumber *columns, int ncolumns)
+{
+	Form_pg_index form = index->rd_index;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisvalid ||
+		form->indnkeyatts != ncolumns ||
+		!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return false;
+	/* As the planner: older snapshots may miss rows in it. */
+	if (form->indcheckxmin &&
+		!TransactionIdPrecedes(HeapTupleHeaderGetXmin(index->rd_indextuple->t_data),
+							   TransactionXmin))
+		return false;
+	for (int i = 0; i < ncolumns; i++)
+	{
+		if (form->indkey.values[i] != columns[i] || index->rd_indoption[i] != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * DirectScanBegin begins a walk along an index on just these columns, counted
+ * from 1, over the rows that fit the keys, as the active snapshot sees them; the
+ * attributes of the keys are those of the index.  False: there is no such index.
+ */
+bool
+DirectScanBegin(DirectTable *table, const AttrNumber *columns, int ncolumns,
+				ScanKey keys, int nkeys)
+{
+	Relation	index = NULL;
+
+	for (int i = 0; i < table->info->ri_NumIndices && index == NULL; i++)
+	{
+		if (IsIndexOn(table->info->ri_IndexRelationDescs[i], columns, ncolumns))
+			index = table->info->ri_IndexRelationDescs[i];
+	}
+	if (index == NULL)
+		return false;
+	for (int i = 0; i < nkeys; i++)
+		keys[i].sk_collation = index->rd_indcollation[keys[i].sk_attno - 1];
+	if (table->read == NULL)
+		table->read = table_slot_create(table->rel, NULL);
+	table->scan = CompatIndexBeginScan(table->rel, index, GetActiveSnapshot(), nkeys);
+	index_rescan(table->scan, keys, nkeys, NULL, 0);
+	return true;
+}
+
+/*
+ * DirectScanNext returns the next row, until one is asked for again; NULL: there
+ * is none.  The place is in its tts_tid.
+ */
+TupleTableSlot *
+DirectScanNext(DirectTable *table)
+{
+	if (!index_getnext_slot(table->scan, ForwardScanDirection, table->read))
+		return NULL;
+	slot_getallattrs(table->read);
+	return table->read;
+}
+
+/*
+ * DirectScanEnd ends the walk.
+ */
+void
+DirectScanEnd(DirectTable *table)
+{
+	ExecClearTuple(table->read);
+	index_endscan(table->scan);
+	table->scan = NULL;
+}
+
 /*
  * DirectDelete deletes the row at a place; false: somebody has changed it.
  */
@@ -184,10 +264,10 @@ DirectInsert(DirectTable *table)
 
 /*
  * DirectUpdate replaces the row at a place by the one that was filled, and moves
- * the place there; false as DirectDelete.
+ * the place there; false as DirectDelete, or it is locked and we do not wait.
  */
 bool
-DirectUpdate(DirectTable *table, ItemPointer tid)
+DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
 {
 	TupleTableSlot *slot = table->slots[table->nrows];
 	CompatUpdateIndexes update_indexes;
@@ -197,7 +277,7 @@ DirectUpdate(DirectTable *table, ItemPointer tid)
 	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
 	ExecStoreVirtualTuple(slot);
 	if (table_tuple_update(table->rel, tid, slot, table->estate->es_output_cid,
-						   GetActiveSnapshot(), InvalidSnapshot, true, &failure,
+						   GetActiveSnapshot(), InvalidSnapshot, wait, &failure,
 						   &lockmode, &update_indexes) != TM_Ok)
 		return false;
 	CompatExecUpdateIndexTuples(table->info, slot, table->estate, update_indexes);

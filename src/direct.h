@@ -5,6 +5,7 @@
 #ifndef COUPON_DIRECT_H
 #define COUPON_DIRECT_H
 
+#include "access/genam.h"
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "storage/block.h"
@@ -31,6 +32,7 @@ typedef struct DirectTable
 	ResultRelInfo *info;
 	BlockNumber nblocks;		/* at least so many; 0: not asked yet */
 	TupleTableSlot *read;		/* the row that was fetched last */
+	IndexScanDesc scan;			/* NULL: none */
 	TupleTableSlot *slots[DIRECT_ROWS];	/* rows to be inserted; made as needed */
 	int			nslots;
 	int			nrows;
@@ -46,11 +48,15 @@ DirectSet(TupleTableSlot *row, int column, Datum value)
 
 extern bool DirectOpen(DirectTable *table, Oid relation, const DirectLayout *layout);
 extern TupleTableSlot *DirectFetch(DirectTable *table, ItemPointer tid);
+extern bool DirectScanBegin(DirectTable *table, const AttrNumber *columns, int ncolumns,
+							ScanKey keys, int nkeys);
+extern TupleTableSlot *DirectScanNext(DirectTable *table);
+extern void DirectScanEnd(DirectTable *table);
 extern bool DirectDelete(DirectTable *table, ItemPointer tid);
 extern TupleTableSlot *DirectNew(DirectTable *table);
 extern TupleTableSlot *DirectNewVersion(DirectTable *table);
 extern void DirectInsert(DirectTable *table);
-extern bool DirectUpdate(DirectTable *table, ItemPointer tid);
+extern bool DirectUpdate(DirectTable *table, ItemPointer tid, bool wait);
 extern void DirectClose(DirectTable *table);
 
 #endif							/* COUPON_DIRECT_H */

@@ -26,14 +26,22 @@
  * push is sent once more, under the same id.  What a push tells of must be on
  * disk before it leaves; see "asynchronous".
  *
+ * It goes past the executor (direct.c) while it can: the walk along the index,
+ * and the new version of each row that is free.  A row that somebody else has
+ * locked or changed meanwhile is passed over.  Else an UPDATE does the same.
+ *
  * Locks: rows of the queue, with SKIP LOCKED; they are held to the end of the
  * transaction, a short one.
  */
 #include "postgres.h"
 
+#include "access/stratnum.h"
 #include "catalog/pg_type.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "array.h"
@@ -42,31 +50,33 @@
 #include "outbox.h"
 #include "query.h"
 
-/* Those that are due, not leased, and held by nobody. */
-#define FREE_PUSHES \
-	" FROM %1$s.coupon_notification w" \
-	" WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3" \
-	" AND (w.leased_until IS NULL OR w.leased_until <= $2)" \
-	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED"
-
 #define TAKE_NARGS 5
-#define TAKE_TYPES {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
 
-/* To be leased past the executor. */
-static OwnerQuery find = {
-	"SELECT w.id, w.next_at, w.attempts + 1, w.attempts + 1 - w.first_attempt, w.kind,"
-	"  w.template_id, w.minutes, w.task_id, w.address, w.user_ids, w.ctid"
-	FREE_PUSHES,
-	TAKE_NARGS - 1, TAKE_TYPES
-};
-
+/* The columns are those of QUEUE_ID to QUEUE_FIRST_ATTEMPT, and the place. */
 static OwnerQuery take = {
 	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
-	" WHERE n.ctid = ANY (ARRAY(SELECT w.ctid" FREE_PUSHES "))"
-	" RETURNING n.id, n.next_at, n.attempts, n.attempts - n.first_attempt, n.kind,"
-	"  n.template_id, n.minutes, n.task_id, n.address, n.user_ids, n.ctid",
-	TAKE_NARGS, TAKE_TYPES
+	" WHERE n.ctid = ANY (ARRAY(SELECT w.ctid FROM %1$s.coupon_notification w"
+	" WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3"
+	" AND (w.leased_until IS NULL OR w.leased_until <= $2)"
+	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"
+	" RETURNING n.id, n.channel, n.kind, n.template_id, n.minutes, n.task_id, n.user_ids,"
+	"  n.address, n.due_at, n.next_at, n.attempts, n.first_attempt, n.ctid",
+	TAKE_NARGS, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
 };
+
+#define TAKEN_COLUMNS (QUEUE_FIRST_ATTEMPT + 1)
+
+/* What to take, and how much of it is there. */
+typedef struct Taking
+{
+	const LeaseChannel *channel;
+	int			limit;
+	TimestampTz now;
+	TimestampTz *from;
+	TimestampTz until;
+	MemoryContext context;		/* of the pushes */
+	List	   *pushes;
+} Taking;
 
 static OwnerQuery read_templates = {
 	"SELECT t.id, t.name, t.receive_start FROM %1$s.coupon_template t"
@@ -113,30 +123,30 @@ ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
 	leased->push.nrecipients = n;
 }
 
-static LeasedPush *
-ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext context)
+/* Add a push, of columns by their place in the queue. */
+static void
+AddPush(Taking *taking, const Datum *values, const bool *isnull, ItemPointer tid)
 {
-	LeasedPush *leased = MemoryContextAllocZero(context, sizeof(LeasedPush));
+	const LeaseChannel *channel = taking->channel;
+	MemoryContext context = taking->context;
+	MemoryContext old = MemoryContextSwitchTo(context);
+	LeasedPush *leased = palloc0(sizeof(LeasedPush));
 	RenderPush *push = &leased->push;
-	MemoryContext old;
-	bool		isnull;
-	Datum		users;
 
-	leased->tid = *(ItemPointer) DatumGetPointer(QueryValue(row, 11, &isnull));
-	push->id = DatumGetInt64(QueryValue(row, 1, &isnull));
-	*from = Max(*from, DatumGetTimestampTz(QueryValue(row, 2, &isnull)));
-	leased->attempts = DatumGetInt32(QueryValue(row, 3, &isnull));
-	leased->tries = DatumGetInt32(QueryValue(row, 4, &isnull));
-	push->kind = LeaseText(row, 5, context);
+	leased->tid = *tid;
+	push->id = DatumGetInt64(values[QUEUE_ID]);
+	*taking->from = Max(*taking->from, DatumGetTimestampTz(values[QUEUE_NEXT_AT]));
+	leased->attempts = DatumGetInt32(values[QUEUE_ATTEMPTS]);
+	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
+	push->kind = LeaseTextOf(values[QUEUE_KIND], context);
 	push->channel = channel->name;
 	leased->asynchronous = strcmp(push->kind, "coupon") == 0;
-	push->template_id = DatumGetInt64(QueryValue(row, 6, &isnull));
-	push->minutes = DatumGetInt16(QueryValue(row, 7, &isnull));
-	push->task_id = DatumGetInt64(QueryValue(row, 8, &isnull));
-	users = QueryValue(row, 10, &isnull);
-	old = MemoryContextSwitchTo(context);
-	ReadRecipients(leased, DatumGetArrayTypeP(users), LeaseText(row, 9, context));
-	MemoryContextSwitchTo(old);
+	push->template_id = isnull[QUEUE_TEMPLATE_ID] ? 0 : DatumGetInt64(values[QUEUE_TEMPLATE_ID]);
+	push->minutes = isnull[QUEUE_MINUTES] ? 0 : DatumGetInt16(values[QUEUE_MINUTES]);
+	push->task_id = isnull[QUEUE_TASK_ID] ? 0 : DatumGetInt64(values[QUEUE_TASK_ID]);
+	ReadRecipients(leased, DatumGetArrayTypeP(values[QUEUE_USER_IDS]),
+				   isnull[QUEUE_ADDRESS] ? NULL :
+				   LeaseTextOf(values[QUEUE_ADDRESS], context));
 	for (int i = 0; i < channel->nmessages; i++)
 	{
 		if (strcmp(channel->messages[i].kind, push->kind) == 0)
@@ -145,7 +155,8 @@ ReadPush(const LeaseChannel *channel, int row, TimestampTz *from, MemoryContext 
 			push->body = channel->messages[i].body;
 		}
 	}
-	return leased;
+	taking->pushes = lappend(taking->pushes, leased);
+	MemoryContextSwitchTo(old);
 }
 
 /* Put names and starts into pushes: of few templates, as a rule of one. */
@@ -251,19 +262,84 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 	}
 }
 
-/* Write the lease of a push that this transaction has locked. */
+/* Lease the row that the walk has come to, and add it; but not if it is another's. */
 static void
-WriteLease(DirectTable *queue, LeasedPush *leased, TimestampTz until)
+TakeRow(Taking *taking, DirectTable *queue, const TupleTableSlot *found)
 {
+	ItemPointerData tid = found->tts_tid;
 	TupleTableSlot *row;
 
-	if (DirectFetch(queue, &leased->tid) == NULL)
-		elog(ERROR, "a push that was locked has gone");
+	if (!found->tts_isnull[QUEUE_LEASED_UNTIL] &&
+		DatumGetTimestampTz(found->tts_values[QUEUE_LEASED_UNTIL]) > taking->now)
+		return;
 	row = DirectNewVersion(queue);
-	DirectSet(row, QUEUE_ATTEMPTS, Int32GetDatum(leased->attempts));
-	DirectSet(row, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(until));
-	if (!DirectUpdate(queue, &leased->tid))
-		elog(ERROR, "a push that was locked has changed");
+	DirectSet(row, QUEUE_ATTEMPTS,
+			  Int32GetDatum(DatumGetInt32(found->tts_values[QUEUE_ATTEMPTS]) + 1));
+	DirectSet(row, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
+	if (DirectUpdate(queue, &tid, false))
+		AddPush(taking, row->tts_values, row->tts_isnull, &tid);
+}
+
+/* False: it has to be done through SQL. */
+static bool
+TakeDirectly(Taking *taking)
+{
+	static const AttrNumber columns[] = {QUEUE_CHANNEL + 1, QUEUE_NEXT_AT + 1};
+	DirectTable queue;
+	ScanKeyData keys[3];
+	bool		found;
+
+	if (!DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
+		return false;
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(taking->channel->name));
+	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(*taking->from));
+	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
+				TimestampTzGetDatum(taking->now));
+	PushActiveSnapshot(GetTransactionSnapshot());
+	found = DirectScanBegin(&queue, columns, lengthof(columns), keys, lengthof(keys));
+	if (found)
+	{
+		TupleTableSlot *row;
+
+		while (list_length(taking->pushes) < taking->limit &&
+			   (row = DirectScanNext(&queue)) != NULL)
+		{
+			CHECK_FOR_INTERRUPTS();
+			TakeRow(taking, &queue, row);
+		}
+		DirectScanEnd(&queue);
+	}
+	PopActiveSnapshot();
+	DirectClose(&queue);
+	return found;
+}
+
+static void
+TakeThroughSql(Taking *taking)
+{
+	Datum		args[TAKE_NARGS];
+	int			n;
+
+	args[0] = CStringGetTextDatum(taking->channel->name);
+	args[1] = TimestampTzGetDatum(taking->now);
+	args[2] = TimestampTzGetDatum(*taking->from);
+	args[3] = Int64GetDatum(taking->limit);
+	args[4] = TimestampTzGetDatum(taking->until);
+	n = QueryRun(&take, args, NULL);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[TAKEN_COLUMNS];
+		bool		isnull[TAKEN_COLUMNS];
+		Datum		tid;
+		bool		none;
+
+		for (int c = 0; c < TAKEN_COLUMNS; c++)
+			values[c] = QueryValue(i, c + 1, &isnull[c]);
+		tid = QueryValue(i, TAKEN_COLUMNS + 1, &none);
+		AddPush(taking, values, isnull, (ItemPointer) DatumGetPointer(tid));
+	}
 }
 
 /*
@@ -274,43 +350,21 @@ WriteLease(DirectTable *queue, LeasedPush *leased, TimestampTz until)
 List *
 LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz until)
 {
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext old;
+	Taking		taking = {channel, limit, GetCurrentTimestamp(), from, until,
+	CurrentMemoryContext, NIL};
 	QueryScope	scope;
-	DirectTable queue;
-	bool		direct;
-	Datum		args[TAKE_NARGS];
-	List	   *pushes = NIL;
-	int			n;
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
-	args[0] = CStringGetTextDatum(channel->name);
-	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	args[2] = TimestampTzGetDatum(*from);
-	args[3] = Int64GetDatum(limit);
-	args[4] = TimestampTzGetDatum(until);
-	direct = DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout);
-	n = QueryRun(direct ? &find : &take, args, NULL);
-	for (int i = 0; i < n; i++)
+	if (!TakeDirectly(&taking))
+		TakeThroughSql(&taking);
+	if (taking.pushes != NIL)
 	{
-		LeasedPush *push = ReadPush(channel, i, from, context);
-
-		if (direct)
-			WriteLease(&queue, push, until);
-		old = MemoryContextSwitchTo(context);
-		pushes = lappend(pushes, push);
-		MemoryContextSwitchTo(old);
-	}
-	if (direct)
-		DirectClose(&queue);
-	if (n > 0)
-	{
-		AddTemplates(pushes, context);
-		AddAddresses(pushes, channel, context);
+		AddTemplates(taking.pushes, taking.context);
+		AddAddresses(taking.pushes, channel, taking.context);
 	}
 	QueryEnd(&scope);
-	return pushes;
+	return taking.pushes;
 }
 
 /*

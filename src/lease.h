@@ -74,6 +74,7 @@ typedef struct LeaseAnswer
 /* lease_channel.c */
 extern List *LeaseChannels(void);
 extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
+extern const char *LeaseTextOf(Datum value, MemoryContext context);
 extern const char *LeaseText(int row, int column, MemoryContext context);
 
 /* lease.c */

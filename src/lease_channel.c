@@ -46,22 +46,29 @@ static OwnerQuery disable_channel = {
 };
 
 /*
+ * LeaseTextOf returns a text as UTF-8, in the memory context given.
+ */
+const char *
+LeaseTextOf(Datum value, MemoryContext context)
+{
+	MemoryContext old = MemoryContextSwitchTo(context);
+	const char *result = RenderUtf8(TextDatumGetCString(value));
+
+	MemoryContextSwitchTo(old);
+	return result;
+}
+
+/*
  * LeaseText returns a text of the last result as UTF-8, in memory of the
  * caller's; NULL for null.
  */
 const char *
 LeaseText(int row, int column, MemoryContext context)
 {
-	MemoryContext old;
 	bool		isnull;
 	Datum		value = QueryValue(row, column, &isnull);
-	const char *result = NULL;
 
-	old = MemoryContextSwitchTo(context);
-	if (!isnull)
-		result = RenderUtf8(TextDatumGetCString(value));
-	MemoryContextSwitchTo(old);
-	return result;
+	return isnull ? NULL : LeaseTextOf(value, context);
 }
 
 static bool

@@ -126,7 +126,7 @@ MarkDirectly(DirectTable *table, int64 template_id, const RemindMark *rows, int 
 
 		FillSlot(slot, template_id, &rows[i]);
 		MemoryContextSwitchTo(caller);
-		if (!DirectUpdate(table, &tid))
+		if (!DirectUpdate(table, &tid, true))
 			RaiseNotMarked();
 		MemoryContextReset(row_context);
 	}

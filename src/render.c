@@ -6,22 +6,15 @@
  * speaks the dialect of a gateway, with the same id in Idempotency-Key.  What
  * is the same in every request of a channel has been worked out once, by
  * RenderChannelMake.
- *
- * It is called outside transactions, where there is no resource owner, while
- * OpenSSL's contexts want one: a single context, with an owner of its own,
- * serves this process for all its life.
  */
 #include "postgres.h"
 
-#include "common/hmac.h"
-#include "common/sha2.h"
-#include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "compat.h"
 #include "id.h"
 #include "render.h"
+#include "render_hmac.h"
 #include "render_text.h"
 
 #define UNIX_EPOCH_SECS \
@@ -32,44 +25,18 @@
 /* webhook-id, webhook-timestamp, webhook-signature, Idempotency-Key, NULL */
 #define MORE_HEADERS 5
 
-static pg_hmac_ctx *hmac = NULL;
-
+/* v1,<base64 of HMAC-SHA256 over id.timestamp.body>, with the i-th secret */
 static void
-MakeHmac(void)
-{
-	MemoryContext old_context = MemoryContextSwitchTo(TopMemoryContext);
-	ResourceOwner old_owner = CurrentResourceOwner;
-
-	CurrentResourceOwner = ResourceOwnerCreate(NULL, "coupon signatures");
-	hmac = pg_hmac_create(PG_SHA256);
-	CurrentResourceOwner = old_owner;
-	MemoryContextSwitchTo(old_context);
-	if (hmac == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY),
-				 errmsg("out of memory")));
-}
-
-static bool
-HmacAdd(const char *data, int length)
-{
-	return pg_hmac_update(hmac, (const uint8 *) data, length) >= 0;
-}
-
-/* v1,<base64 of HMAC-SHA256 over id.timestamp.body> */
-static void
-AppendSignature(StringInfo out, const RenderSecret *secret, const char *id,
+AppendSignature(StringInfo out, const RenderChannel *channel, int i, const char *id,
 				const char *timestamp, StringInfo body)
 {
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	RenderBytes texts[] = {
+		{id, strlen(id)}, {".", 1}, {timestamp, strlen(timestamp)}, {".", 1},
+		{body->data, body->len}, {NULL}
+	};
 
-	if (pg_hmac_init(hmac, secret->key, secret->length) < 0 ||
-		!HmacAdd(id, strlen(id)) || !HmacAdd(".", 1) ||
-		!HmacAdd(timestamp, strlen(timestamp)) || !HmacAdd(".", 1) ||
-		!HmacAdd(body->data, body->len) ||
-		pg_hmac_final(hmac, digest, sizeof(digest)) < 0)
-		elog(ERROR, "could not compute a signature: %s", pg_hmac_error(hmac));
-
+	RenderHmac(i, &channel->secrets[i], texts, digest);
 	appendBinaryStringInfo(out, "v1,", 3);
 	enlargeStringInfo(out, SIGNATURE_CHARS);
 	out->len += CompatB64Encode(digest, sizeof(digest), out->data + out->len,
@@ -147,14 +114,12 @@ WebhookHeaders(const RenderPush *push, const RenderChannel *channel, TimestampTz
 	if (channel->nsecrets == 0)
 		return n;
 
-	if (hmac == NULL)
-		MakeHmac();
 	BeginHeader(&signature, "webhook-signature");
 	for (int i = 0; i < channel->nsecrets; i++)
 	{
 		if (i > 0)
 			appendStringInfoChar(&signature, ' ');
-		AppendSignature(&signature, &channel->secrets[i],
+		AppendSignature(&signature, channel, i,
 						id.data + strlen("webhook-id: "),
 						timestamp.data + strlen("webhook-timestamp: "), body);
 	}

@@ -19,6 +19,7 @@
 #include "render_text.h"
 
 #define MAX_INTEGER 24			/* characters, and a zero */
+#define MAX_UTC 24				/* characters of a moment, as a rule */
 
 /* Kinds of push: the event's type, and what is said unless coupon_message
  * says something else. */
@@ -162,11 +163,8 @@ AppendDate(StringInfo out, const struct pg_tm *tm, char separator)
 	AppendPadded(out, tm->tm_min, 2);
 }
 
-/*
- * RenderUtc appends a moment as 2024-05-01T10:00:00Z, in whole seconds.
- */
-void
-RenderUtc(StringInfo out, TimestampTz at)
+static void
+AppendUtc(StringInfo out, TimestampTz at)
 {
 	struct pg_tm tm;
 	fsec_t		fsec;
@@ -177,6 +175,36 @@ RenderUtc(StringInfo out, TimestampTz at)
 	appendStringInfoChar(out, ':');
 	AppendPadded(out, tm.tm_sec, 2);
 	appendStringInfoChar(out, 'Z');
+}
+
+/*
+ * RenderUtc appends a moment as 2024-05-01T10:00:00Z, in whole seconds.  Many
+ * pushes have few moments between them: the last ones are kept.
+ */
+void
+RenderUtc(StringInfo out, TimestampTz at)
+{
+	static struct
+	{
+		int64		second;		/* 0: none */
+		int			length;
+		char		text[MAX_UTC];
+	}			kept[4];
+	int64		second = Max(at, 0) / USECS_PER_SEC;
+	int			slot = second % lengthof(kept);
+	int			begin = out->len;
+
+	if (second != 0 && kept[slot].second == second)
+	{
+		appendBinaryStringInfo(out, kept[slot].text, kept[slot].length);
+		return;
+	}
+	AppendUtc(out, at);
+	if (out->len - begin > MAX_UTC)
+		return;
+	kept[slot].second = second;
+	kept[slot].length = out->len - begin;
+	memcpy(kept[slot].text, out->data + begin, out->len - begin);
 }
 
 /* For people: 2024-05-01 18:00 CST, in the TimeZone of the session. */

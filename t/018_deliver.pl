@@ -16,12 +16,25 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 seeded();
-my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
+my ($node, $receiver) = start_both('deliver', "coupon.batch_size = 100\nmax_prepared_transactions = 5");
+
+# Keys by number, the secrets of a channel, and whether somebody else signs a
+# request with these keys in the same way.
+sub key { my ($k) = @_; return join('', map { chr((7 * $_ * $k + $k) % 256) } 1 .. 32); }
+sub secrets { return join(' ', map { 'whsec_' . encode_base64(key($_), '') } @_); }
+sub is_signed
+{
+	my ($request, @keys) = @_;
+	my %h = %{ $request->{headers} };
+	my $text = join('.', $h{'webhook-id'}, $h{'webhook-timestamp'}, encode_utf8($request->{body}));
+	my @signatures = map { my $s = hmac_sha256_base64($text, key($_)); 'v1,' . $s . '=' x (-length($s) % 4) } @keys;
+	return $h{'webhook-signature'} eq "@signatures";
+}
 
 # Delivered once, with the right body, headers and signatures.
 {
-	my @keys = map { my $k = $_; join('', map { chr((7 * $_ * $k + $k) % 256) } 1 .. 32) } 3, 5;
-	my $secrets = join(' ', map { 'whsec_' . encode_base64($_, '') } @keys);
+	my @keys = (3, 5);
+	my $secrets = secrets(@keys);
 	my $name = "Gr\x{f6}\x{df}e \x{5496}\x{5561} \"50 %\" \\ off";
 	channel('sms', 'ok/first', "secret => '$secrets', headers => '{\"X-Shop\": \"seven\"}'");
 	channel('app', 'ok/second', q{body_template => '{"to": {addresses}, "text": "{subject}"}', headers => '{"Authorization": "Bearer t"}'});
@@ -42,13 +55,11 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 	for my $r (@sms)
 	{
 		my %h = %{ $r->{headers} };
-		my $text = join('.', $h{'webhook-id'}, $h{'webhook-timestamp'}, encode_utf8($r->{body}));
-		my $expected = join(' ', map { my $s = hmac_sha256_base64($text, $_); 'v1,' . $s . '=' x (-length($s) % 4) } @keys);
-		$signed++ if $h{'webhook-signature'} eq $expected && abs($h{'webhook-timestamp'} - $r->{time}) < 60;
+		$signed++ if is_signed($r, @keys) && abs($h{'webhook-timestamp'} - $r->{time}) < 60;
 		my $body = decode_json(encode_utf8($r->{body}));
 		my $d = $body->{data};
 		my ($to) = @{ $d->{recipients} };
-		next if $h{'x-shop'} ne 'seven' || $h{'content-type'} ne 'application/json' || $d->{id} ne $h{'webhook-id'} || @{ $d->{recipients} } != 1;
+		next if $h{'x-shop'} ne 'seven' || $h{'user-agent'} ne 'coupon/1.0' || $h{'content-type'} ne 'application/json' || $d->{id} ne $h{'webhook-id'} || @{ $d->{recipients} } != 1;
 		$right++ if $body->{type} eq 'coupon.test' && $to->{address} =~ /^number\d+$/;
 		$right++ if $body->{type} eq 'coupon.reminder' && $d->{template_id} eq $id && $d->{name} eq $name && $d->{minutes} == 30
 			&& $d->{subject} eq "$name starts soon" && $to->{address} eq ($to->{user_id} == 7 ? '+49 151 7' : $to->{user_id});
@@ -59,6 +70,45 @@ my ($node, $receiver) = start_both('deliver', 'coupon.batch_size = 100');
 		&& ($b->{text} eq "$name starts soon" || $b->{text} eq 'Test of channel app') && !exists $_->{headers}{'webhook-id'} } @app),
 		30, 'second: the dialect of a gateway');
 }
+
+# Channels take turns, have many secrets, and get others.
+{
+	my $round = 0;
+	for ([ [1], [2] ], [ [ 2, 1, 3, 4, 6 ], [ 1, 3 ] ], [ [3], [2] ])
+	{
+		my ($sms, $ch3) = @$_;
+		$round++;
+		channel('sms', "ok/secrets-sms$round", "secret => '" . secrets(@$sms) . "', max_in_flight => 2");
+		channel('ch3', "ok/secrets-ch3$round", "secret => '" . secrets(@$ch3) . "', max_in_flight => 2");
+		my $ids = tests('sms', 10, 'x') . ',' . tests('ch3', 10, 'x');
+		await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($ids)", "secrets $round: delivered");
+		is(scalar(grep { is_signed($_, @$sms) } arrived("ok/secrets-sms$round")), 10, "secrets $round: one channel");
+		is(scalar(grep { is_signed($_, @$ch3) } arrived("ok/secrets-ch3$round")), 10, "secrets $round: another");
+	}
+}
+
+# What somebody holds is passed over, and goes when he lets it go: along the
+# index as it was installed, and through SQL without it.
+for my $way ('installed', 'without')
+{
+	sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at DESC)')
+		if $way eq 'without';
+	channel('sms', "ok/held-$way", 'max_in_flight => 2');
+	sql(q{SELECT coupon_channel_enable('sms', false)});
+	my $ids = sql(q{WITH added AS (INSERT INTO coupon_notification (channel, kind, user_ids, due_at, next_at)
+		SELECT 'sms', 'test', ARRAY[n], now(), now() - 5 * interval '1 s' + n * interval '1 ms' FROM generate_series(1, 6) n RETURNING id)
+		SELECT string_agg(id::text, ',' ORDER BY id) FROM added});
+	my ($first, $second, $third) = split /,/, $ids;
+	sql("BEGIN; SELECT FROM coupon_notification WHERE id IN ($first, $third) FOR UPDATE; PREPARE TRANSACTION 'held'");
+	sql(q{SELECT coupon_channel_enable('sms')});
+	await("count(*) = 4 FROM coupon_notification_history WHERE id IN ($ids)", "held, $way: the others are delivered");
+	is(sql("SELECT string_agg(id::text || ' ' || attempts, ',' ORDER BY id) FROM coupon_notification WHERE id IN ($ids)"), "$first 0,$third 0", "held, $way: those wait");
+	sql(q{COMMIT PREPARED 'held'});
+	await("count(*) = 6 FROM coupon_notification_history WHERE id IN ($ids)", "held, $way: and go then");
+	is(ended($ids), 'delivered|1|204|6', "held, $way: each at the first attempt");
+	is(ids_of(arrived("ok/held-$way")), sorted($ids), "held, $way: each once");
+}
+sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)');
 
 # Tried again: under the same id, with the same body, when the receiver says.
 {
