@@ -9,7 +9,7 @@
  *
  * Only while the table is as it was installed: DirectOpen refuses one that has
  * anything which needs the executor, a trigger, a column, a constraint of
- * somebody's, or a rule.  The caller has a statement for that case, with the
+ * somebody's, a rule, or a table that inherits from it.  The caller has a statement for that case, with the
  * same meaning.  He fills rows that satisfy the CHECKs.
  *
  * Rows to be inserted are gathered and go into the table by whole pages, then
@@ -38,6 +38,7 @@
 
 #include "compat.h"
 #include "direct.h"
+#include "installed.h"
 
 /* Whether the table is as it was installed. */
 static bool
@@ -48,7 +49,7 @@ IsAsInstalled(Relation rel, const DirectLayout *layout)
 
 	if (desc->natts != layout->ncolumns || rel->trigdesc != NULL ||
 		rel->rd_rules != NULL || rel->rd_rel->relforcerowsecurity ||
-		rel->rd_rel->relkind != RELKIND_RELATION ||
+		rel->rd_rel->relkind != RELKIND_RELATION || rel->rd_rel->relhassubclass ||
 		(desc->constr == NULL ? 0 : desc->constr->num_check) != layout->nchecks)
 		return false;
 	for (int i = 0; i < desc->natts; i++)
@@ -58,7 +59,8 @@ IsAsInstalled(Relation rel, const DirectLayout *layout)
 			return false;
 		nfilled += TupleDescAttr(desc, i)->attnotnull;
 	}
-	return nfilled == layout->nfilled;
+	return nfilled == layout->nfilled &&
+		InstalledChecksOnly(rel, RelationGetRelationName(rel));
 }
 
 /*

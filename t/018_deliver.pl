@@ -69,6 +69,19 @@ sub is_signed
 	is(scalar(grep { my $b = decode_json(encode_utf8($_->{body})); $_->{headers}{authorization} eq 'Bearer t' && $b->{to}[0] =~ /^(device\d+|device "8"|\d+)$/
 		&& ($b->{text} eq "$name starts soon" || $b->{text} eq 'Test of channel app') && !exists $_->{headers}{'webhook-id'} } @app),
 		30, 'second: the dialect of a gateway');
+
+	# Reminders were marked, pushes leased and recorded past the executor, while
+	# the tables are as installed: there is no statement for it.
+	my $log = slurp_file($node->logfile);
+	sql('SELECT pg_log_backend_memory_contexts(' . pid_of('worker') . ')');
+	for (1 .. 100 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		last if substr(slurp_file($node->logfile), length($log)) =~ /Grand total/;
+		select(undef, undef, undef, 0.01);
+	}
+	my @prepared = substr(slurp_file($node->logfile), length($log)) =~ /CachedPlanSource: .*?: (\w.*)/g;
+	cmp_ok(scalar(@prepared), '>', 0, 'first: the worker has statements');
+	is(join("\n", grep { /coupon_(remind|notification)/ && !/^(SELECT|WITH RECURSIVE)/ } @prepared), '', 'first: none writes');
 }
 
 # Channels take turns, have many secrets, and get others.
@@ -200,6 +213,24 @@ sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next 
 	my ($rc, $out, $err) = $node->psql('postgres', q{SELECT coupon_channel_test('app', 'null')});
 	like($err, qr/null value in column "task_id"/, 'not null: a push without it is refused');
 	sql('ALTER TABLE coupon_notification ALTER task_id DROP NOT NULL');
+
+	# Nor is a CHECK of his, in the place of ours.
+	my $kinds = 'ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_kind_check, ADD CONSTRAINT coupon_notification_kind_check CHECK';
+	sql("$kinds (address <> 'checked')");
+	($rc, $out, $err) = $node->psql('postgres', q{SELECT coupon_channel_test('app', 'checked')});
+	like($err, qr/violates check constraint "coupon_notification_kind_check"/, 'check: a push that it forbids is refused');
+	sql("$kinds (kind IN ('reminder', 'coupon', 'test'))");
+	# None of these statements is prepared while the tables are as installed.
+	is(sql(q{SELECT coupon_channel_test('app', 'direct') IS NOT NULL; SELECT count(*) FROM pg_backend_memory_contexts WHERE ident LIKE 'INSERT INTO %coupon_notification (%'}),
+		"t\n0", 'check: with ours again, pushes go past the executor');
+
+	# A push in a table that inherits from the queue.
+	await('count(*) = 0 FROM coupon_notification', 'inherits: the queue is empty');
+	sql('VACUUM FULL coupon_notification; CREATE TABLE child () INHERITS (coupon_notification)');
+	my $inherited = sql(q{INSERT INTO child (channel, kind, user_ids, due_at, next_at) VALUES ('app', 'test', '{1}', now(), now()) RETURNING id});
+	sql('SELECT coupon_worker_wake()');
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $inherited AND state = 'delivered'", 'inherits: it is delivered');
+	sql('DROP TABLE child');
 }
 
 # A receiver that hangs holds up nobody else, and no more than it may.
