@@ -86,13 +86,14 @@ static OwnerQuery wait_for_put_off = {
 	1, {INT8OID}
 };
 
-/* By $4 an index ends the search, where a file has very many batches. */
+/* $5 and $4: a range has the planner use the index, where batches are many. */
 static OwnerQuery other_lines = {
 	"SELECT pg_catalog.sum(lines)::bigint FROM %1$s.coupon_task_batch WHERE " UNDONE
-	" AND batch OPERATOR(pg_catalog.<) $4 AND batch OPERATOR(pg_catalog.<>) $2"
+	" AND batch OPERATOR(pg_catalog.>) $5 AND batch OPERATOR(pg_catalog.<) $4"
+	" AND batch OPERATOR(pg_catalog.<>) $2"
 	" AND (batch OPERATOR(pg_catalog.<) $2"
 	"  OR (first_line OPERATOR(pg_catalog.=) $3 AND NOT in_file_order))",
-	4, {INT8OID, INT4OID, INT8OID, INT8OID}
+	5, {INT8OID, INT4OID, INT8OID, INT8OID, INT8OID}
 };
 
 static OwnerQuery batch_done = {
@@ -150,7 +151,7 @@ ProbeUsers(Batch *batch)
 static int64
 OtherLines(const Batch *batch)
 {
-	Datum		args[4];
+	Datum		args[5];
 	bool		isnull;
 	Datum		n;
 
@@ -158,6 +159,7 @@ OtherLines(const Batch *batch)
 	args[1] = Int32GetDatum(batch->part.batch);
 	args[2] = Int64GetDatum(batch->part.first_line);
 	args[3] = Int64GetDatum((int64) batch->part.batch + SECTION_BATCHES);
+	args[4] = Int64GetDatum(0);
 	QueryRun(&other_lines, args, NULL);
 	n = QueryValue(0, 1, &isnull);
 	return isnull ? 0 : DatumGetInt64(n);
