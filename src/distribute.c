@@ -9,18 +9,19 @@
  * state meanwhile.
  *
  * The lines of a batch are ordered by partition and user, for the sake of the
- * indexes, and so are the batches of a section (section.c).  For each user we look first whether he has a coupon of the
- * template, also one that is not committed yet: such a line is put off, for a
- * batch waits for no claim.  Then stock is reserved for all who have none, and
- * their coupons are inserted.  An index refuses those whose claim came in
- * between; these are put off as well, and their units given back.
+ * indexes, and so are the batches of a section (section.c).  For each user we
+ * look first whether he has a coupon of the template, also one that is not
+ * committed yet: such a line is put off, for a batch waits for no claim.  Then
+ * stock is reserved for all who have none, and their coupons are inserted.  An
+ * index refuses those whose claim came in between; these are put off as well,
+ * and their units given back.
  *
  * Stock goes to the lines in the order of the file.  So a section is handled
  * in the order of users only while there is stock in plenty; otherwise in that
  * of the file.  A batch that cannot have all that it wants, or would leave too
  * little for earlier batches that others are still at, gives its units back and
- * is begun again by a runner who is alone: he holds the task for update.  Claims go on all the while
- * and compete for the stock as they always do.
+ * is begun again by a runner who is alone: he holds the task for update.  Claims
+ * go on all the while and compete for the stock as they always do.
  *
  * Everything runs in the memory of one SPI connection, which goes with the
  * batch.
@@ -52,7 +53,6 @@ typedef struct Batch
 	const Task *task;
 	bool		alone;			/* no other runner is at the task */
 	char		request_id[TASK_REQUEST_ID]; /* stored with its coupons */
-	int32		number;
 	SectionPart part;
 	Line	   *lines;
 	int			nlines;
@@ -76,8 +76,8 @@ static OwnerQuery any_undone = {
 
 static OwnerQuery wait_for_undone = {
 	"SELECT 1 FROM %1$s.coupon_task_batch WHERE " UNDONE
-	" ORDER BY batch LIMIT 1 FOR SHARE",
-	1, {INT8OID}
+	" ORDER BY batch LIMIT $2 FOR SHARE",
+	2, {INT8OID, INT8OID}
 };
 
 static OwnerQuery wait_for_put_off = {
@@ -86,11 +86,14 @@ static OwnerQuery wait_for_put_off = {
 	1, {INT8OID}
 };
 
+/* $5 and $4: a range has the planner use the index, where batches are many. */
 static OwnerQuery other_lines = {
 	"SELECT pg_catalog.sum(lines)::bigint FROM %1$s.coupon_task_batch WHERE " UNDONE
-	" AND batch OPERATOR(pg_catalog.<>) $2 AND (batch OPERATOR(pg_catalog.<) $2"
+	" AND batch OPERATOR(pg_catalog.>) $5 AND batch OPERATOR(pg_catalog.<) $4"
+	" AND batch OPERATOR(pg_catalog.<>) $2"
+	" AND (batch OPERATOR(pg_catalog.<) $2"
 	"  OR (first_line OPERATOR(pg_catalog.=) $3 AND NOT in_file_order))",
-	3, {INT8OID, INT4OID, INT8OID}
+	5, {INT8OID, INT4OID, INT8OID, INT8OID, INT8OID}
 };
 
 static OwnerQuery batch_done = {
@@ -148,13 +151,15 @@ ProbeUsers(Batch *batch)
 static int64
 OtherLines(const Batch *batch)
 {
-	Datum		args[3];
+	Datum		args[5];
 	bool		isnull;
 	Datum		n;
 
 	args[0] = Int64GetDatum(batch->task->id);
-	args[1] = Int32GetDatum(batch->number);
+	args[1] = Int32GetDatum(batch->part.batch);
 	args[2] = Int64GetDatum(batch->part.first_line);
+	args[3] = Int64GetDatum((int64) batch->part.batch + SECTION_BATCHES);
+	args[4] = Int64GetDatum(0);
 	QueryRun(&other_lines, args, NULL);
 	n = QueryValue(0, 1, &isnull);
 	return isnull ? 0 : DatumGetInt64(n);
@@ -387,11 +392,11 @@ RecordBatch(Batch *batch)
 
 	LinesSettleDuplicates(batch->lines, batch->nlines);
 	args[0] = Int64GetDatum(batch->task->id);
-	args[1] = Int32GetDatum(batch->number);
+	args[1] = Int32GetDatum(batch->part.batch);
 	args[2] = Int32GetDatum(LinesCount(batch->lines, batch->nlines, LINE_ISSUED));
 	args[3] = Int32GetDatum(LinesRecordFailures(batch->task->id, batch->lines,
 												batch->nlines));
-	args[4] = Int32GetDatum(LinesRecordPutOff(batch->task->id, batch->number,
+	args[4] = Int32GetDatum(LinesRecordPutOff(batch->task->id, batch->part.batch,
 											  batch->lines, batch->nlines));
 	QueryRun(&batch_done, args, NULL);
 	AnnounceIssued(batch->task, batch->lines, batch->nlines);
@@ -406,7 +411,7 @@ TakeBatch(Batch *batch)
 
 	if (QueryRun(&take_batch, &task_id, NULL) == 0)
 		return false;
-	batch->number = DatumGetInt32(QueryValue(0, 1, &isnull));
+	batch->part.batch = DatumGetInt32(QueryValue(0, 1, &isnull));
 	batch->part.task_id = batch->task->id;
 	batch->part.first_line = DatumGetInt64(QueryValue(0, 2, &isnull));
 	batch->part.last_line = DatumGetInt64(QueryValue(0, 3, &isnull));
@@ -484,16 +489,19 @@ DistributeBatch(const Task *task, bool alone, int *code)
 
 /*
  * DistributeWaitForOthers waits until others have done with the first batch,
- * or line put off, that they are at.
+ * or line put off, that they are at.  A runner who is alone may have found the
+ * first batch free, and another one of its section not.
  */
 void
-DistributeWaitForOthers(int64 task_id)
+DistributeWaitForOthers(int64 task_id, bool alone)
 {
-	Datum		arg = Int64GetDatum(task_id);
+	Datum		args[2];
 	QueryScope	scope;
 
+	args[0] = Int64GetDatum(task_id);
+	args[1] = Int64GetDatum(alone ? SECTION_BATCHES : 1);
 	QueryBegin(&scope);
-	if (QueryRun(&wait_for_undone, &arg, NULL) == 0)
-		QueryRun(&wait_for_put_off, &arg, NULL);
+	if (QueryRun(&wait_for_undone, args, NULL) == 0)
+		QueryRun(&wait_for_put_off, args, NULL);
 	QueryEnd(&scope);
 }

@@ -22,6 +22,6 @@ typedef enum DistributeResult
 extern DistributeResult DistributeBatch(const Task *task, bool alone, int *code);
 extern DistributeResult DistributePutOff(const Task *task, RowsOpenClaim *open,
 										 int *code);
-extern void DistributeWaitForOthers(int64 task_id);
+extern void DistributeWaitForOthers(int64 task_id, bool alone);
 
 #endif							/* COUPON_DISTRIBUTE_H */

@@ -45,28 +45,40 @@ typedef struct Section
 /* The section used last comes first; one of each task at most. */
 static Section kept[SECTIONS_KEPT];
 
+/* The batches of a section: between $3 and $4, so that an index finds them. */
+#define OF_SECTION "task_id OPERATOR(pg_catalog.=) $1" \
+	" AND batch OPERATOR(pg_catalog.>) $3 AND batch OPERATOR(pg_catalog.<) $4" \
+	" AND first_line OPERATOR(pg_catalog.=) $2"
+#define OF_SECTION_TYPES 4, {INT8OID, INT8OID, INT8OID, INT8OID}
+
 static OwnerQuery parts_of_section = {
 	"SELECT position, lines, done_at IS NOT NULL AND NOT in_file_order"
-	" FROM %1$s.coupon_task_batch WHERE task_id OPERATOR(pg_catalog.=) $1"
-	" AND first_line OPERATOR(pg_catalog.=) $2",
-	2, {INT8OID, INT8OID}
+	" FROM %1$s.coupon_task_batch WHERE " OF_SECTION,
+	OF_SECTION_TYPES
 };
 
 /* All that are left, or none: those that somebody holds are not waited for. */
 static OwnerQuery put_in_file_order = {
 	"WITH free AS (SELECT batch, lines FROM %1$s.coupon_task_batch"
-	"  WHERE task_id OPERATOR(pg_catalog.=) $1 AND first_line OPERATOR(pg_catalog.=) $2"
-	"  AND done_at IS NULL ORDER BY batch FOR UPDATE SKIP LOCKED)"
+	"  WHERE " OF_SECTION " AND done_at IS NULL ORDER BY batch FOR UPDATE SKIP LOCKED)"
 	" UPDATE %1$s.coupon_task_batch b SET in_file_order = true, position = f.position"
 	" FROM (SELECT batch, pg_catalog.sum(lines) OVER (ORDER BY batch)"
 	"   OPERATOR(pg_catalog.-) lines AS position FROM free) f"
 	" WHERE b.task_id OPERATOR(pg_catalog.=) $1 AND b.batch OPERATOR(pg_catalog.=) f.batch"
 	" AND (SELECT pg_catalog.count(*) FROM free) OPERATOR(pg_catalog.=)"
 	"  (SELECT pg_catalog.count(*) FROM %1$s.coupon_task_batch"
-	"   WHERE task_id OPERATOR(pg_catalog.=) $1 AND first_line OPERATOR(pg_catalog.=) $2"
-	"   AND done_at IS NULL)",
-	2, {INT8OID, INT8OID}
+	"   WHERE " OF_SECTION " AND done_at IS NULL)",
+	OF_SECTION_TYPES
 };
+
+static void
+FillArgs(const SectionPart *part, Datum *args)
+{
+	args[0] = Int64GetDatum(part->task_id);
+	args[1] = Int64GetDatum(part->first_line);
+	args[2] = Int64GetDatum((int64) part->batch - SECTION_BATCHES);
+	args[3] = Int64GetDatum((int64) part->batch + SECTION_BATCHES);
+}
 
 /* What StageRead hands the lines of a section to. */
 typedef struct Reading
@@ -137,7 +149,7 @@ KeepLeftOver(Section *section, const bool *done)
 static void
 Read(Section *section, const SectionPart *part)
 {
-	Datum		args[2];
+	Datum		args[4];
 	uint64		nparts;
 	bool	   *done;
 	bool		isnull;
@@ -147,8 +159,7 @@ Read(Section *section, const SectionPart *part)
 	section->in_file_order = part->in_file_order;
 	section->memory = AllocSetContextCreate(CurrentMemoryContext, "coupon section",
 											ALLOCSET_DEFAULT_SIZES);
-	args[0] = Int64GetDatum(part->task_id);
-	args[1] = Int64GetDatum(part->first_line);
+	FillArgs(part, args);
 	nparts = QueryRun(&parts_of_section, args, NULL);
 	section->nlines = 0;
 	for (uint64 i = 0; i < nparts; i++)
@@ -232,10 +243,9 @@ SectionLines(const SectionPart *part)
 bool
 SectionPutInFileOrder(const SectionPart *part)
 {
-	Datum		args[2];
+	Datum		args[4];
 
-	args[0] = Int64GetDatum(part->task_id);
-	args[1] = Int64GetDatum(part->first_line);
+	FillArgs(part, args);
 	return QueryRun(&put_in_file_order, args, NULL) > 0;
 }
 

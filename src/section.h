@@ -7,10 +7,13 @@
 
 #include "lines.h"
 
+#define SECTION_BATCHES 32		/* of a section, at most; their numbers follow each other */
+
 /* A batch as part of its section: some columns of coupon_task_batch. */
 typedef struct SectionPart
 {
 	int64		task_id;
+	int32		batch;
 	int64		first_line;		/* of the section, in the stage */
 	int64		last_line;
 	int64		first_row;		/* of the section, in the file */

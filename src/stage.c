@@ -45,12 +45,12 @@
 #include "errors.h"
 #include "locks.h"
 #include "query.h"
+#include "section.h"
 #include "stage.h"
 
 PG_FUNCTION_INFO_V1(coupon_stage_guard);
 
 #define STAGE_PREFIX "coupon_stage_"
-#define SECTION_BATCHES 32		/* of a section, at most */
 #define SECTION_LINES 160000	/* the same, unless a batch has more */
 #define READ_AT_A_TIME 4096
 

@@ -7,7 +7,7 @@
  * A step is what one transaction does: a batch, a line that was put off, or a
  * change of state.  Any number of runners may be at one task; the rows of the
  * batches divide the work, and each runner finds out from the tables what is
- * next.  Nothing about a task is kept in memory from step to step.
+ * next.  What is kept in memory from step to step can be read again (section.c).
  *
  * In the foreground an error goes to the caller, and the task stays as the
  * last batch left it.  Other runners work through a list: they note the error
@@ -308,7 +308,7 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 			RowsWaitFor(&step->open);
 			break;
 		case STEP_BUSY:
-			DistributeWaitForOthers(task_id);
+			DistributeWaitForOthers(task_id, step->alone);
 			break;
 		case STEP_REFUSED:
 			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));

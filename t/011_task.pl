@@ -152,6 +152,93 @@ for my $round (1 .. 4)
 }
 $node->safe_psql('postgres', 'ALTER DATABASE postgres RESET coupon.batch_size');
 
+# The same with claims meanwhile, of users who are not in the file: a claim takes
+# its unit for good.  What can be promised then, since lines wait for each other
+# but not for claims: when a line has been refused for want of stock, no line gets
+# a coupon any more; and a later line got one only when enough were left for all
+# lines before it, so that claims have taken theirs since.
+$node->safe_psql('postgres', q{
+	ALTER DATABASE postgres SET coupon.batch_size = 10;
+	CREATE TABLE seen (task_id bigint, row_num bigint, at timestamptz, put_off bool);
+	CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+	BEGIN
+		INSERT INTO public.seen VALUES (new.task_id, new.row_num, clock_timestamp(), tg_table_name = 'coupon_task_put_off');
+		RETURN NULL;
+	END $$;
+	CREATE TRIGGER my_see AFTER INSERT ON coupon_task_failure FOR EACH ROW EXECUTE FUNCTION see();
+	CREATE TRIGGER my_see AFTER INSERT ON coupon_task_put_off FOR EACH ROW EXECUTE FUNCTION see()});
+for my $round (1 .. 2)
+{
+	my $name = "crowd$round";
+	my ($id, $task) = new_task($name, 1_500 * $round);
+	my ($in, $out) = ('', '');
+	local %ENV = $node->_get_env();
+	my $open = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres' ], '<', \$in, '>', \$out);
+	$in .= "BEGIN; SELECT count(*) FROM generate_series(1, 200, 10) u, coupon_receive($id, u);\n";
+	$open->pump until $out =~ /20/;
+	my $bench = start_pgbench($node, '-c', 2, '-R', 200, '-T', 300, '-f', script(qq{
+\\set user random(1000000, 1000000000)
+SELECT coupon_receive($id, :user);
+}));
+	my @runs = map { start_psql("CALL coupon_task_run($task)") } 1 .. 3;
+	ok($node->poll_query_until('postgres', qq{
+		SELECT NOT EXISTS (SELECT FROM coupon_task_batch WHERE task_id = $task AND done_at IS NULL)}),
+		"$name: all batches are done while claims are open");
+	$in .= "COMMIT;\n";
+	$open->finish;
+	unlike(join('', map { finish($_) } @runs), qr/ERROR/, "$name: no runner fails");
+	$bench->{handle}->signal('INT');
+	$bench->{handle}->finish;
+	unlike(${ $bench->{out} }, qr/deadlock|ERROR/, "$name: no claim fails");
+	task_books($name, $id, $task);
+
+	# Lines with what became of them, in "line"; those put off are claims.
+	my $of_task = "template_id = $id AND request_id = 'task $task'";
+	my $line = qq{line AS (
+		SELECT e.row_num, f.cause, s.at AS refused_at, CASE WHEN f.cause IS NULL THEN c.received_at END AS got_at
+		FROM expected_$name e
+		LEFT JOIN coupon_task_failure f ON f.task_id = $task AND f.row_num = e.row_num
+		LEFT JOIN seen s ON s.task_id = $task AND s.row_num = e.row_num AND NOT s.put_off
+		LEFT JOIN user_coupon c ON c.user_id = e.user_id AND c.$of_task
+		WHERE NOT EXISTS (SELECT FROM seen p WHERE p.task_id = $task AND p.row_num = e.row_num AND p.put_off))};
+	is($node->safe_psql('postgres', qq{
+		WITH $line SELECT count(got_at) > 100, count(*) FILTER (WHERE cause = 'out_of_stock') > 100,
+		  (SELECT count(*) > 0 FROM seen WHERE task_id = $task AND put_off) FROM line}),
+		't|t|t', "$name: stock ended in mid-file, and lines were put off");
+	is($node->safe_psql('postgres', qq{
+		WITH $line SELECT max(got_at) < min(refused_at) FILTER (WHERE cause = 'out_of_stock') FROM line}),
+		't', "$name: no line got a coupon after one had been refused");
+	is($node->safe_psql('postgres', qq{
+		WITH $line, early AS (
+			SELECT row_num, (SELECT count(*) FROM line b WHERE b.row_num < l.row_num AND b.cause = 'out_of_stock') AS refused,
+			  (SELECT count(*) FROM user_coupon WHERE template_id = $id AND received_at >= l.got_at
+				AND user_id >= 1000000) AS claims
+			FROM line l WHERE l.got_at IS NOT NULL ORDER BY row_num DESC LIMIT 50)
+		SELECT row_num, refused, claims FROM early WHERE refused > claims}),
+		'', "$name: a line before one with a coupon was refused only for a claim");
+}
+$node->safe_psql('postgres', q{DROP FUNCTION see() CASCADE; ALTER DATABASE postgres RESET coupon.batch_size});
+
+# A file of very many batches: the work for each does not grow with their number.
+{
+	my $read = q{SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0)
+		FROM pg_stat_user_tables WHERE relname = 'coupon_task_batch'};
+	my $id = $node->safe_psql('postgres', q{
+		INSERT INTO coupon_template (name, total_stock, discount_value, status)
+		VALUES ('many', 3000, 1, 'published') RETURNING id});
+	my $task = $node->safe_psql('postgres', "SELECT task_id FROM coupon_task_create('many', $id)");
+	$node->safe_psql('postgres', qq{
+		SET coupon.batch_size = 1;
+		INSERT INTO coupon_stage_$task (user_id) SELECT generate_series(1, 2000);
+		SELECT coupon_task_submit($task)});
+	$node->safe_psql('postgres', 'ANALYZE coupon_task_batch');
+	my $before = $node->safe_psql('postgres', $read);
+	$node->safe_psql('postgres', "CALL coupon_task_run($task)");
+	$node->poll_query_until('postgres', "SELECT ($read) > $before + 4000");
+	cmp_ok($node->safe_psql('postgres', $read) - $before, '<', 2_000 * 200,
+		'many: a batch looks at no more than its section');
+}
+
 # While claims are served, of whatever template, a runner pauses between batches;
 # alone it does not.  At one percent of the cores a pause is easy to see.
 $node->safe_psql('postgres', q{
