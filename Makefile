@@ -91,6 +91,7 @@ OBJS = \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \
+	src/template_ids.o \
 	src/template_load.o \
 	src/tidy.o \
 	src/verify.o \

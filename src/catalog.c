@@ -34,8 +34,13 @@
 #include "errors.h"
 #include "installed.h"
 
-/* Row triggers of ours on each leaf: INSERT or DELETE, UPDATE. */
+/*
+ * Row triggers of ours: on each leaf INSERT or DELETE, and UPDATE; on
+ * coupon_template INSERT, and UPDATE or DELETE.
+ */
 #define GUARD_ROW_TRIGGERS 2
+#define LEAF_GUARD "user_coupon_guard"
+#define TEMPLATE_GUARD "coupon_template_guard"
 
 static Catalog catalog;
 static bool catalog_valid = false;
@@ -156,11 +161,11 @@ FindColumns(Catalog *cat)
 }
 
 static bool
-IsOurGuard(Oid function, Oid schema)
+IsOurGuard(Oid function, Oid schema, const char *guard)
 {
 	char	   *name = get_func_name(function);
 
-	return name != NULL && strcmp(name, "user_coupon_guard") == 0 &&
+	return name != NULL && strcmp(name, guard) == 0 &&
 		get_func_namespace(function) == schema;
 }
 
@@ -175,7 +180,7 @@ HasForeignInsertTrigger(Relation rel, Oid schema)
 		Trigger    *trigger = &triggers->triggers[i];
 
 		if (TRIGGER_FOR_INSERT(trigger->tgtype) &&
-			!IsOurGuard(trigger->tgfoid, schema))
+			!IsOurGuard(trigger->tgfoid, schema, LEAF_GUARD))
 			return true;
 	}
 	return false;
@@ -299,13 +304,13 @@ FindLeaves(Catalog *cat, Oid schema)
 }
 
 /*
- * A number for the row triggers on a leaf that tell of inserted and updated
+ * A number for the row triggers on a table that tell of inserted and updated
  * rows.  It contains who wrote them in pg_trigger and where, so that it changes
  * when one is switched off, and again when it is switched on.  0: not all are there
  * and fire always.
  */
 static uint64
-GuardOfLeaf(Relation triggers, Oid leaf, Oid schema)
+GuardOfTable(Relation triggers, Oid table, Oid schema, const char *function)
 {
 	uint64		guard = 1;
 	int			nfiring = 0;
@@ -314,14 +319,14 @@ GuardOfLeaf(Relation triggers, Oid leaf, Oid schema)
 	HeapTuple	tuple;
 
 	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(leaf));
+				ObjectIdGetDatum(table));
 	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1,
 							  &key);
 	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
 		Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
 
-		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema))
+		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema, function))
 			continue;
 		nfiring += form->tgenabled == TRIGGER_FIRES_ALWAYS;
 		guard = hash_combine64(guard, form->oid);
@@ -334,17 +339,24 @@ GuardOfLeaf(Relation triggers, Oid leaf, Oid schema)
 }
 
 static void
-FindGuard(Catalog *cat, Oid schema)
+FindGuards(Catalog *cat, Oid schema, Oid template_file)
 {
 	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
 
 	cat->guard = 1;
 	for (int i = 0; i < COUPON_PARTITIONS && cat->guard != 0; i++)
 	{
-		uint64		guard = GuardOfLeaf(triggers, cat->leaf[i].relation, schema);
+		uint64		guard = GuardOfTable(triggers, cat->leaf[i].relation, schema,
+										 LEAF_GUARD);
 
 		cat->guard = guard == 0 ? 0 : hash_combine64(cat->guard, guard) | 1;
 	}
+
+	/* A rewrite of the table may change ids without any trigger. */
+	cat->template_guard = GuardOfTable(triggers, cat->template_table, schema,
+									   TEMPLATE_GUARD);
+	if (cat->template_guard != 0)
+		cat->template_guard = hash_combine64(cat->template_guard, template_file) | 1;
 	table_close(triggers, AccessShareLock);
 }
 
@@ -387,6 +399,7 @@ CatalogGet(void)
 	Oid			schema;
 	char	   *name;
 	Relation	template;
+	Oid			template_file;
 	static const char *const pkey[] = {"id"};
 
 	if (likely(catalog_valid))
@@ -412,11 +425,12 @@ CatalogGet(void)
 
 		template = table_open(fresh.template_table, AccessShareLock);
 		fresh.owner = template->rd_rel->relowner;
+		template_file = template->rd_rel->relfilenode;
 		fresh.template_pkey = FindIndex(template, 1, pkey);
 		table_close(template, AccessShareLock);
 
 		FindLeaves(&fresh, schema);
-		FindGuard(&fresh, schema);
+		FindGuards(&fresh, schema, template_file);
 		FindColumns(&fresh);
 	}
 	PG_CATCH();

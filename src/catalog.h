@@ -36,6 +36,7 @@ typedef struct Catalog
 	CatalogLeaf leaf[COUPON_PARTITIONS];	/* by hash remainder */
 	uint64		guard;			/* of the triggers on all leaves: another one
 								 * after any change; 0: some do not fire */
+	uint64		template_guard; /* the same of coupon_template and its file */
 	AttrNumber	att_id;			/* columns of user_coupon */
 	AttrNumber	att_user_id;
 	AttrNumber	att_template_id;

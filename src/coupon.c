@@ -24,6 +24,7 @@
 #include "journal.h"
 #include "pace.h"
 #include "role.h"
+#include "template_ids.h"
 #include "wake.h"
 
 COMPAT_MODULE_MAGIC;
@@ -46,6 +47,7 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(PaceShmemSize());
 	RequestAddinShmemSpace(WakeShmemSize());
 	RequestAddinShmemSpace(StatusShmemSize());
+	RequestAddinShmemSpace(TemplateIdsShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
 	RequestNamedLWLockTranche("coupon wake", 1);
 	RequestNamedLWLockTranche("coupon workers", 1);
@@ -65,6 +67,7 @@ InitSharedMemory(void)
 	PaceShmemInit();
 	WakeShmemInit();
 	StatusShmemInit();
+	TemplateIdsShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }
 

@@ -43,6 +43,7 @@
 #include "outcome.h"
 #include "query.h"
 #include "section.h"
+#include "stage.h"
 #include "template.h"
 
 #define LOCKED_AT_A_TIME 128	/* users, where rows go through SQL */

@@ -14,12 +14,10 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -37,6 +35,7 @@
 #include "journal.h"
 #include "query.h"
 #include "template.h"
+#include "template_ids.h"
 #include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_template_guard);
@@ -351,6 +350,7 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 	id = ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0);
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 	{
+		TemplateIdsAdd(relation, id);
 		IdObserve(id);
 		JournalAddChange(JOURNAL_CREATED, relation, id);
 		return PointerGetDatum(NULL);
@@ -365,12 +365,13 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 														 "total_stock", CACHE_UNLIMITED)),
 							 "delete", "Set its status to 'offline' instead.");
 	}
+	else if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))	/* perhaps of the id */
+		TemplateIdsAdd(relation, ColumnInt8(trigger, trigger->tg_newtuple, "id", 0));
 	/* Only now: what was loaded above is what everybody sees. */
 	JournalAddChange(JOURNAL_CHANGED, relation, id);
 	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);
-	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica())
-		return PointerGetDatum(StampUpdate(trigger));
-	return PointerGetDatum(RowToReturn(trigger));
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica() ?
+						   StampUpdate(trigger) : RowToReturn(trigger));
 }
 
 static int32

@@ -7,8 +7,6 @@
 
 #include "lines.h"
 
-#define SECTION_BATCHES 32		/* of a section, at most; their numbers follow each other */
-
 /* A batch as part of its section: some columns of coupon_task_batch. */
 typedef struct SectionPart
 {

@@ -45,7 +45,6 @@
 #include "errors.h"
 #include "locks.h"
 #include "query.h"
-#include "section.h"
 #include "stage.h"
 
 PG_FUNCTION_INFO_V1(coupon_stage_guard);

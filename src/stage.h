@@ -7,6 +7,8 @@
 
 #include "executor/spi.h"
 
+#define SECTION_BATCHES 32		/* of a section, at most; their numbers follow each other */
+
 extern Oid	StageOid(int64 task_id);
 extern void StageCreate(int64 task_id, Oid loader);
 extern void StageDrop(int64 task_id);

@@ -22,6 +22,7 @@
 #include "journal.h"
 #include "outcome.h"
 #include "template.h"
+#include "template_ids.h"
 
 StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
 				 "attributes of a template must fit an entry of the cache");
@@ -167,9 +168,10 @@ TemplateFetch(int64 template_id, TemplateView *view)
 		view->origin = TEMPLATE_SHARED;
 		if (FetchShared(view))
 			return true;
-		if (!TemplateLoad(template_id, false))
+		if (TemplateIdsLack(template_id) || !TemplateLoad(template_id, false))
 		{
 			CacheCountEvent(CACHE_EVENT_UNKNOWN);
+			TemplateIdsLearn();
 			return false;
 		}
 	}
