@@ -9,8 +9,9 @@
  *
  * Only while the table is as it was installed: DirectOpen refuses one that has
  * anything which needs the executor, a trigger, a column, a constraint of
- * somebody's, a rule, or a table that inherits from it.  The caller has a statement for that case, with the
- * same meaning.  He fills rows that satisfy the CHECKs.
+ * somebody's, a rule, or a table that inherits from it.  The caller has a
+ * statement for that case, with the same meaning.  He fills rows that satisfy
+ * the CHECKs.
  *
  * Rows to be inserted are gathered and go into the table by whole pages, then
  * into the indexes one by one.  A row with a key that is there already is an
