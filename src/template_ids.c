@@ -8,7 +8,8 @@
  * a pair with the user 0, whom there is not.
  *
  * The row trigger sets the bits of a template after its row is inserted, before
- * anybody else can see it.  Of older rows the filter knows nothing until
+ * anybody else can see it.  Its own transaction can, in a user's trigger that fires
+ * before ours: so one that has a transaction id asks the index.  Of older rows the filter knows nothing until
  * somebody has read all of coupon_template, rows of open transactions included,
  * and stated so for this database.  A row that comes while he reads is either
  * read or told of by its trigger.  The statement carries the guard of the
@@ -28,6 +29,7 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
@@ -96,8 +98,8 @@ PlaceOfDatabase(void)
 }
 
 /*
- * TemplateIdsLack returns true where surely no template has this id, committed
- * or not; false where that is not known.
+ * TemplateIdsLack returns true where surely no template that this transaction may
+ * see has this id; false where that is not known.
  */
 bool
 TemplateIdsLack(int64 template_id)
@@ -105,7 +107,8 @@ TemplateIdsLack(int64 template_id)
 	const Catalog *cat = CatalogGet();
 	IdsPlace   *place;
 
-	if (places == NULL || cat->template_guard == 0)
+	if (places == NULL || cat->template_guard == 0 ||
+		TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return false;
 	place = PlaceOfDatabase();
 	return pg_atomic_read_u32(&place->database) == MyDatabaseId &&
