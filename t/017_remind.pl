@@ -166,9 +166,13 @@ $node->safe_psql('postgres', q{
 $open->query_safe('BEGIN; SELECT FROM coupon_remind WHERE template_id = 6 AND user_id = 1 FOR UPDATE');
 pushed(6, 2, 'the others fire');
 slow_look('coupon_template', 5);
-probes_of_turns(8);		# numbers of what was before come up to a second late
-my $probes = probes_of_turns(12);
-note("$probes probes in 12 turns");
+# Numbers of what was before come late, on a busy machine by several seconds.
+my $probes = 200;
+for (my $i = 0; $i < 5 && $probes >= 200; $i++)
+{
+	$probes = probes_of_turns(12);
+	note("$probes probes in 12 turns");
+}
 cmp_ok($probes, '<', 200, 'the worker asks for what is held, not everywhere');
 pushed_soon(7, 3, 'what becomes due meanwhile fires');
 ($from, $to) = late(7);

@@ -1,2 +1,2 @@
 \set user random(1, :users)
-SELECT * FROM bench_nothing(4, :user);
+SELECT * FROM bench_nothing(:template, :user);
