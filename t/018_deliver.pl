@@ -264,7 +264,7 @@ sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next 
 	sql('SELECT coupon_worker_wake()');
 	await("count(*) = 1 FROM coupon_notification_history WHERE id = $inherited AND state = 'delivered'", 'inherits: it is delivered');
 	is(sql("SELECT attempts, leased_until FROM coupon_notification WHERE id = $waiting"), '0|', 'inherits: and no other');
-	sql("DROP TABLE child; DELETE FROM coupon_notification WHERE id = $waiting");
+	sql("DROP TABLE child; DELETE FROM coupon_notification WHERE id = $waiting; ANALYZE coupon_notification");
 }
 
 # A receiver that hangs holds up nobody else, and no more than it may.
