@@ -50,6 +50,7 @@
 #define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
+#define HELD_WAIT 1000			/* ms until one is tried again whose row is held */
 
 /* A request in flight. */
 typedef struct Flight
@@ -66,6 +67,7 @@ static MemoryContext flight_context = NULL; /* of flights and answers */
 
 static LeaseAnswer *answers = NULL; /* to be recorded */
 static int	nanswers = 0;
+static int	nheld = 0;		/* the first of them: others hold their rows */
 static int	max_answers = 0;
 static TimestampTz first_answer_at;
 static bool in_work = false;	/* stays true after an error */
@@ -106,7 +108,7 @@ NewAnswer(void)
 			answers = repalloc(answers, wanted * sizeof(LeaseAnswer));
 		max_answers = wanted;
 	}
-	if (nanswers == 0)
+	if (nanswers == nheld)
 		first_answer_at = GetCurrentTimestamp();
 	return &answers[nanswers++];
 }
@@ -143,7 +145,8 @@ AnswersDueAt(void)
 {
 	if (nanswers == 0)
 		return DT_NOEND;
-	return TimestampTzPlusMilliseconds(first_answer_at, ANSWERS_WAIT);
+	return TimestampTzPlusMilliseconds(first_answer_at,
+									   nanswers > nheld ? ANSWERS_WAIT : HELD_WAIT);
 }
 
 /*
@@ -155,7 +158,7 @@ LaneDueAt(const Lane *lane)
 {
 	TimestampTz ready = LaneReadyAt(lane);
 
-	if (ready == DT_NOEND || nanswers == 0 || LaneHasPortion(lane))
+	if (ready == DT_NOEND || nanswers == nheld || LaneHasPortion(lane))
 		return ready;
 	return Max(ready, AnswersDueAt());
 }
@@ -180,6 +183,20 @@ Record(bool careful)
 			loaded_at = 0;
 		}
 	}
+}
+
+/* Those that are recorded; the others wait until their rows are free. */
+static void
+ForgetRecorded(void)
+{
+	nheld = 0;
+	for (int i = 0; i < nanswers; i++)
+	{
+		if (answers[i].held)
+			answers[nheld++] = answers[i];
+	}
+	nanswers = nheld;
+	first_answer_at = GetCurrentTimestamp();
 }
 
 /* What TakeIsolated asks for, and gets. */
@@ -391,7 +408,7 @@ Work(void)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(turn);
 	in_work = false;
-	nanswers = 0;
+	ForgetRecorded();
 
 	for (int i = 0; i < LaneCount(); i++)
 	{

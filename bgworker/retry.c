@@ -25,6 +25,7 @@
 #include "retry.h"
 
 #define FIRST_DELAY 1000		/* ms */
+#define GONE_DELAY 1000			/* ms, until its channel is switched off */
 #define LONGEST_DELAY (60 * 60 * 1000)
 #define LONGEST_ASKED (24 * 60 * 60 * 1000)
 #define PATIENCE 8				/* failures in a row before pauses */
@@ -99,7 +100,7 @@ RetryJudge(const TransferResult *result, bool is_mail, int tries, LeaseAnswer *a
 	}
 	answer->verdict = LEASE_RETRY;
 	delay *= 0.5 + pg_prng_double(&pg_global_prng_state);
-	answer->next_at = After(gone ? 0 : Max(delay, Min(result->retry_after, LONGEST_ASKED)));
+	answer->next_at = After(gone ? GONE_DELAY : Max(delay, Min(result->retry_after, LONGEST_ASKED)));
 	return gone;
 }
 

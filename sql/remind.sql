@@ -185,6 +185,15 @@ ALTER TABLE coupon_remind DROP CONSTRAINT odd;
 SELECT * FROM coupon_remind_tick();
 SELECT user_id, fired, next_minutes, ids FROM rows WHERE template_id = 806;
 SELECT count(*) FROM pushes WHERE template_id = 806;
+-- a table that inherits: at the same place is another reminder
+VACUUM FULL coupon_remind;
+CREATE TABLE child () INHERITS (coupon_remind);
+INSERT INTO child (user_id, template_id, bitmap) VALUES (7, 806, '{sms@10}');
+SELECT * FROM coupon_remind_tick();
+SELECT c.fired, (SELECT count(*) FROM ONLY coupon_remind r WHERE r.ctid = c.ctid) AS beside FROM child c;
+DROP TABLE child;
+ANALYZE coupon_remind;
+DELETE FROM coupon_notification WHERE template_id = 806 AND user_ids = '{7}';
 DELETE FROM coupon_remind WHERE template_id = 806;
 UPDATE coupon_template SET receive_start = now() + '1 day' WHERE id = 806;
 

@@ -20,8 +20,7 @@
  * Rows are found by their place, or along an index in its order.
  *
  * Locks: the table as an INSERT or UPDATE does, to the end of the transaction.
- * Rows that somebody else holds are waited for, where the caller does not say
- * otherwise.
+ * Rows that somebody else holds are waited for only by an update that says so.
  */
 #include "postgres.h"
 
@@ -191,7 +190,8 @@ DirectScanEnd(DirectTable *table)
 }
 
 /*
- * DirectDelete deletes the row at a place; false: somebody has changed it.
+ * DirectDelete deletes the row at a place; false: somebody has changed it, or
+ * holds it.
  */
 bool
 DirectDelete(DirectTable *table, ItemPointer tid)
@@ -200,7 +200,7 @@ DirectDelete(DirectTable *table, ItemPointer tid)
 
 	CheckCmdReplicaIdentity(table->rel, CMD_DELETE);
 	return table_tuple_delete(table->rel, tid, table->estate->es_output_cid,
-							  GetActiveSnapshot(), InvalidSnapshot, true, &failure,
+							  GetActiveSnapshot(), InvalidSnapshot, false, &failure,
 							  false) == TM_Ok;
 }
 
@@ -266,8 +266,24 @@ DirectInsert(DirectTable *table)
 }
 
 /*
+ * Lock the row at a place; false: somebody has changed it, or holds it.  What
+ * was read of it stays where it is, on its page.
+ */
+static bool
+Lock(DirectTable *table, ItemPointer tid)
+{
+	TM_FailureData failure;
+
+	return table_tuple_lock(table->rel, tid, GetActiveSnapshot(), table->read,
+							table->estate->es_output_cid, LockTupleNoKeyExclusive,
+							LockWaitSkip, 0, &failure) == TM_Ok;
+}
+
+/*
  * DirectUpdate replaces the row at a place by the one that was filled, and moves
- * the place there; false as DirectDelete, or it is locked and we do not wait.
+ * the place there; false: somebody has changed it, or holds it and we do not
+ * wait.  Then it must be the row that was fetched: an update that does not wait
+ * is nothing that heap_update knows (it asserts), so it is locked before.
  */
 bool
 DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
@@ -278,9 +294,11 @@ DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
 	LockTupleMode lockmode;
 
 	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
+	if (!wait && !Lock(table, tid))
+		return false;
 	ExecStoreVirtualTuple(slot);
 	if (table_tuple_update(table->rel, tid, slot, table->estate->es_output_cid,
-						   GetActiveSnapshot(), InvalidSnapshot, wait, &failure,
+						   GetActiveSnapshot(), InvalidSnapshot, true, &failure,
 						   &lockmode, &update_indexes) != TM_Ok)
 		return false;
 	CompatExecUpdateIndexTuples(table->info, slot, table->estate, update_indexes);

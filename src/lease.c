@@ -52,10 +52,13 @@
 
 #define TAKE_NARGS 5
 
-/* The columns are those of QUEUE_ID to QUEUE_FIRST_ATTEMPT, and the place. */
+/*
+ * By id: places are those of one table, and another may inherit from it.  The
+ * columns are those of QUEUE_ID to QUEUE_FIRST_ATTEMPT, and the place.
+ */
 static OwnerQuery take = {
 	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
-	" WHERE n.ctid = ANY (ARRAY(SELECT w.ctid FROM %1$s.coupon_notification w"
+	" WHERE n.id = ANY (ARRAY(SELECT w.id FROM %1$s.coupon_notification w"
 	" WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3"
 	" AND (w.leased_until IS NULL OR w.leased_until <= $2)"
 	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"

@@ -69,6 +69,7 @@ typedef struct LeaseAnswer
 	bool		gone;			/* the receiver wants nothing more ... */
 	const char *channel;		/* ... of this channel */
 	TimestampTz version;		/* as it was set then */
+	bool		held;			/* by LeaseRecord: not recorded, others hold it */
 } LeaseAnswer;
 
 /* lease_channel.c */
@@ -80,7 +81,7 @@ extern const char *LeaseText(int row, int column, MemoryContext context);
 /* lease.c */
 extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
-extern void LeaseRecord(const LeaseAnswer *answers, int nanswers, bool careful);
+extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
 extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

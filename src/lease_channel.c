@@ -5,7 +5,7 @@
  * A row that cannot be used, since somebody has written it by hand, is switched
  * off with the reason in it: one channel does not stop the others.
  *
- * Locks: the row of a channel that is switched off.
+ * Locks: the row of a channel that is switched off, with SKIP LOCKED.
  */
 #include "postgres.h"
 
@@ -41,7 +41,8 @@ static OwnerQuery read_messages = {
 
 static OwnerQuery disable_channel = {
 	"UPDATE %1$s.coupon_channel SET enabled = false, disabled_reason = $3"
-	" WHERE channel = $1 AND updated_at = $2 AND enabled",
+	" WHERE channel = (SELECT c.channel FROM %1$s.coupon_channel c"
+	"  WHERE c.channel = $1 AND c.updated_at = $2 AND c.enabled FOR UPDATE SKIP LOCKED)",
 	3, {TEXTOID, TIMESTAMPTZOID, TEXTOID}
 };
 
@@ -207,7 +208,7 @@ LeaseChannels(void)
 
 /*
  * LeaseDisable switches a channel off for the reason given, unless it is or has
- * been set anew since; tells whether it did.
+ * been set anew since, or somebody holds it; tells whether it did.
  */
 bool
 LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason)

@@ -7,7 +7,9 @@
  * go past the executor (direct.c).  Whatever is not so goes through SQL, row by
  * row found by its id.
  *
- * Locks: rows of the queue, to the end of the transaction, a short one.
+ * Locks: rows of the queue, to the end of the transaction, a short one.  Nobody
+ * is waited for: one who looks at a row FOR UPDATE and forgets his transaction
+ * would stop all channels.
  */
 #include "postgres.h"
 
@@ -16,6 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "array.h"
 #include "catalog.h"
 #include "direct.h"
 #include "lease.h"
@@ -90,6 +93,19 @@ static OwnerQuery record_retries = {
 	ANSWER_NARGS, ANSWER_TYPES
 };
 
+static OwnerQuery lock_rows = {
+	"SELECT n.id FROM %1$s.coupon_notification n WHERE n.id = ANY ($1)"
+	" FOR UPDATE SKIP LOCKED",
+	1, {INT8ARRAYOID}
+};
+
+/* Those that are there, and are not among the locked. */
+static OwnerQuery held_rows = {
+	"SELECT n.id FROM %1$s.coupon_notification n"
+	" WHERE n.id = ANY ($1) AND n.id <> ALL ($2)",
+	2, {INT8ARRAYOID, INT8ARRAYOID}
+};
+
 static const char *
 StateName(LeaseVerdict verdict)
 {
@@ -109,7 +125,7 @@ StateName(LeaseVerdict verdict)
 
 /* Record those answers that are to be retried, or the others. */
 static void
-RecordThroughSql(const LeaseAnswer **answers, int nanswers, bool retry)
+RecordThroughSql(LeaseAnswer **answers, int nanswers, bool retry)
 {
 	static const struct
 	{
@@ -198,10 +214,10 @@ FillHistory(TupleTableSlot *slot, const TupleTableSlot *row, const LeaseAnswer *
 
 /*
  * Record what was plainly delivered, and leave the other answers, and those
- * whose row has been changed, in the list; returns how many.
+ * whose row has been changed or is held, in the list; returns how many.
  */
 static int
-RecordDelivered(DirectTable *queue, DirectTable *history, const LeaseAnswer **answers,
+RecordDelivered(DirectTable *queue, DirectTable *history, LeaseAnswer **answers,
 				int nanswers)
 {
 	Datum		state = CStringGetTextDatum(StateName(LEASE_DELIVERED));
@@ -209,7 +225,7 @@ RecordDelivered(DirectTable *queue, DirectTable *history, const LeaseAnswer **an
 
 	for (int i = 0; i < nanswers; i++)
 	{
-		const LeaseAnswer *answer = answers[i];
+		LeaseAnswer *answer = answers[i];
 		ItemPointerData tid = answer->tid;
 		TupleTableSlot *row = NULL;
 
@@ -227,7 +243,7 @@ RecordDelivered(DirectTable *queue, DirectTable *history, const LeaseAnswer **an
 }
 
 static int
-RecordDirectly(const LeaseAnswer **answers, int nanswers)
+RecordDirectly(LeaseAnswer **answers, int nanswers)
 {
 	DirectTable queue,
 				history;
@@ -243,27 +259,76 @@ RecordDirectly(const LeaseAnswer **answers, int nanswers)
 	return nanswers;
 }
 
+/* The ids of the last result. */
+static Datum
+IdsOfResult(int n)
+{
+	int64	   *ids = palloc(Max(n, 1) * sizeof(int64));
+	bool		isnull;
+
+	for (int i = 0; i < n; i++)
+		ids[i] = DatumGetInt64(QueryValue(i, 1, &isnull));
+	return ArrayOfInt8(ids, n);
+}
+
+/*
+ * Lock the rows of answers.  Mark those that others hold, and leave the rest in
+ * the list; returns how many.
+ */
+static int
+LockFree(LeaseAnswer **answers, int nanswers)
+{
+	int64	   *ids = palloc(nanswers * sizeof(int64));
+	Datum		args[2];
+	int			nheld;
+	int			left = 0;
+
+	for (int i = 0; i < nanswers; i++)
+		ids[i] = answers[i]->id;
+	args[0] = ArrayOfInt8(ids, nanswers);
+	nheld = (int) QueryRun(&lock_rows, args, NULL);
+	if (nheld == nanswers)
+		return nanswers;
+	args[1] = IdsOfResult(nheld);
+	nheld = (int) QueryRun(&held_rows, args, NULL);
+	for (int i = 0; i < nanswers; i++)
+	{
+		bool		isnull;
+
+		for (int j = 0; j < nheld && !answers[i]->held; j++)
+			answers[i]->held = DatumGetInt64(QueryValue(j, 1, &isnull)) == answers[i]->id;
+		if (!answers[i]->held)
+			answers[left++] = answers[i];
+	}
+	return left;
+}
+
 /*
  * LeaseRecord records what became of pushes.  Those that somebody else has
- * taken meanwhile are left alone.
+ * taken meanwhile are left alone; those of rows that somebody holds are marked,
+ * to be recorded later.
  *
  * careful: after an error, that ids may be in the history already, of rows that
  * somebody has queued again by hand; else these are an error.
  */
 void
-LeaseRecord(const LeaseAnswer *answers, int nanswers, bool careful)
+LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
 {
-	const LeaseAnswer **left = palloc(nanswers * sizeof(LeaseAnswer *));
+	LeaseAnswer **left = palloc(nanswers * sizeof(LeaseAnswer *));
 	QueryScope	scope;
 
 	for (int i = 0; i < nanswers; i++)
+	{
+		answers[i].held = false;
 		left[i] = &answers[i];
+	}
 	QueryBegin(&scope);
 	if (!careful)
 		nanswers = RecordDirectly(left, nanswers);
 	if (nanswers > 0)
 	{
 		QueryPlanByIndex();
+		nanswers = LockFree(left, nanswers);
 		RecordThroughSql(left, nanswers, false);
 		RecordThroughSql(left, nanswers, true);
 	}

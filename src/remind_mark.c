@@ -36,13 +36,19 @@ static const Oid types[COLUMNS] = {INT8OID, INT8OID, InvalidOid, InvalidOid, INT
 
 static const DirectLayout layout = {COLUMNS, 1, 4, types};
 
-/* Row n has the ids from first to last of one flat array. */
+#define MARK_NARGS 7
+
+/*
+ * Row n has the ids from first to last of one flat array.  A place is of one
+ * table, and another may inherit from it: so it must be the user's as well.
+ */
 static OwnerQuery mark_fired = {
 	"UPDATE %1$s.coupon_remind r SET fired = u.fired::%1$s.remind_bitmap,"
 	" notifications = ($5)[u.first : u.last]"
-	" FROM unnest($1, $2, $3, $4) AS u (tid, fired, first, last)"
-	" WHERE r.ctid = u.tid",
-	5, {TIDARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID}
+	" FROM unnest($1, $2, $3, $4, $6) AS u (tid, fired, first, last, user_id)"
+	" WHERE r.ctid = u.tid AND r.user_id = u.user_id AND r.template_id = $7",
+	MARK_NARGS, {TIDARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID,
+	INT8ARRAYOID, INT8OID}
 };
 
 static Datum
@@ -66,12 +72,13 @@ RaiseNotMarked(void)
 }
 
 static void
-MarkThroughSql(const RemindMark *rows, int nrows)
+MarkThroughSql(int64 template_id, const RemindMark *rows, int nrows)
 {
 	Datum	   *column = palloc(3 * nrows * sizeof(Datum));
 	int64	   *fired = palloc(nrows * sizeof(int64));
+	int64	   *users = palloc(nrows * sizeof(int64));
 	int64	   *ids;
-	Datum		args[5];
+	Datum		args[MARK_NARGS];
 	int			nids = 0;
 
 	for (int i = 0; i < nrows; i++)
@@ -82,6 +89,7 @@ MarkThroughSql(const RemindMark *rows, int nrows)
 	{
 		column[i] = PointerGetDatum(&rows[i].tid);
 		fired[i] = (int64) rows[i].fired;
+		users[i] = rows[i].user_id;
 		column[nrows + i] = Int32GetDatum(nids + 1);
 		for (int j = 0; j < rows[i].nids; j++)
 			ids[nids++] = rows[i].ids[j];
@@ -92,6 +100,8 @@ MarkThroughSql(const RemindMark *rows, int nrows)
 	args[2] = MakeArray(column + nrows, nrows, INT4OID);
 	args[3] = MakeArray(column + 2 * nrows, nrows, INT4OID);
 	args[4] = ArrayOfInt8(ids, nids);
+	args[5] = ArrayOfInt8(users, nrows);
+	args[6] = Int64GetDatum(template_id);
 	if (QueryRun(&mark_fired, args, NULL) != nrows)
 		RaiseNotMarked();
 }
@@ -147,5 +157,5 @@ RemindMarkFired(Oid relation, int64 template_id, const RemindMark *rows, int nro
 	if (DirectOpen(&table, relation, &layout))
 		MarkDirectly(&table, template_id, rows, nrows);
 	else
-		MarkThroughSql(rows, nrows);
+		MarkThroughSql(template_id, rows, nrows);
 }

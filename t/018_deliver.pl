@@ -123,6 +123,37 @@ for my $way ('installed', 'without')
 }
 sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)');
 
+# Of what somebody holds while it is on its way the answer waits, and nothing else
+# does: one that is good, one that is not, and the 410 of a channel.
+{
+	channel('sms', 'slow/holding/1000');
+	channel('ch3', 'hang/holding', q{timeout => '1 s'});
+	channel('app', 'ok/beside');
+	my $slow = tests('sms', 1, 'x');
+	my $hanging = tests('ch3', 1, 'x');
+	await("count(*) = 2 FROM coupon_notification WHERE id IN ($slow, $hanging) AND leased_until IS NOT NULL", 'holding: they leave');
+	sql("BEGIN; SELECT FROM coupon_notification WHERE id IN ($slow, $hanging) FOR UPDATE; PREPARE TRANSACTION 'holding'");
+	channel('ch4', 'status/410');
+	sql(q{BEGIN; SELECT FROM coupon_channel WHERE channel = 'ch4' FOR UPDATE; PREPARE TRANSACTION 'channel'});
+	my $gone = tests('ch4', 1, 'x');
+	await("last_status = 410 FROM coupon_notification WHERE id = $gone", 'holding: a channel is gone');
+	await("bool_and(leased_until - (CASE channel WHEN 'sms' THEN '18 s' ELSE '9 s' END)::interval < clock_timestamp()) FROM coupon_notification WHERE id IN ($slow, $hanging)", 'holding: their answers have come');
+	my $beside = tests('app', 20, 'b');
+	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($beside)", 'holding: another channel delivers');
+	is(sql("SELECT count(*), max(attempts), count(last_error) FROM coupon_notification WHERE id IN ($slow, $hanging)"), '2|1|0', 'holding: those stay as they are');
+	is(sql(q{SELECT enabled FROM coupon_channel WHERE channel = 'ch4'}), 't', 'holding: a channel cannot be switched off');
+	sql("COMMIT PREPARED 'holding'");
+	sql("COMMIT PREPARED 'channel'");
+	await(q{disabled_reason ~ '410' FROM coupon_channel WHERE channel = 'ch4'}, 'holding: it is, when it can be');
+	cmp_ok(scalar(arrived('status/410')), '<', 20, 'holding: and was not asked on and on');
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $slow", 'holding: the good answer is recorded then');
+	is(ended($slow), 'delivered|1|204|1', 'holding: as it came');
+	await("last_error IS NOT NULL FROM coupon_notification WHERE id = $hanging", 'holding: and the other');
+	is(ids_of(arrived('slow/holding')), $slow, 'holding: it was sent once');
+	unlike(slurp_file($node->logfile), qr/lock timeout/, 'holding: the worker has not waited');
+	sql("DELETE FROM coupon_notification WHERE id IN ($hanging, $gone)");
+}
+
 # Tried again: under the same id, with the same body, when the receiver says.
 {
 	channel('sms', 'flaky/again/2');
@@ -227,10 +258,13 @@ sql('DROP INDEX coupon_notification_next; CREATE INDEX coupon_notification_next 
 	# A push in a table that inherits from the queue.
 	await('count(*) = 0 FROM coupon_notification', 'inherits: the queue is empty');
 	sql('VACUUM FULL coupon_notification; CREATE TABLE child () INHERITS (coupon_notification)');
-	my $inherited = sql(q{INSERT INTO child (channel, kind, user_ids, due_at, next_at) VALUES ('app', 'test', '{1}', now(), now()) RETURNING id});
+	# At the same place in the queue itself is one that is not due yet.
+	my ($waiting, $inherited) = map { sql("INSERT INTO $_->[0] (channel, kind, user_ids, due_at, next_at) VALUES ('$_->[1]', 'test', '{1}', now(), now() + interval '$_->[2]') RETURNING id") }
+		([ 'coupon_notification', 'ch3', '1 day' ], [ 'child', 'app', '0' ]);
 	sql('SELECT coupon_worker_wake()');
 	await("count(*) = 1 FROM coupon_notification_history WHERE id = $inherited AND state = 'delivered'", 'inherits: it is delivered');
-	sql('DROP TABLE child');
+	is(sql("SELECT attempts, leased_until FROM coupon_notification WHERE id = $waiting"), '0|', 'inherits: and no other');
+	sql("DROP TABLE child; DELETE FROM coupon_notification WHERE id = $waiting; ANALYZE coupon_notification");
 }
 
 # A receiver that hangs holds up nobody else, and no more than it may.
