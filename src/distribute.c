@@ -75,9 +75,13 @@ static OwnerQuery any_undone = {
 	1, {INT8OID}
 };
 
+/*
+ * This keeps batches locked that others have done meanwhile, while it waits for
+ * the next; weakly enough that lines put off by them can be settled.
+ */
 static OwnerQuery wait_for_undone = {
 	"SELECT 1 FROM %1$s.coupon_task_batch WHERE " UNDONE
-	" ORDER BY batch LIMIT $2 FOR SHARE",
+	" ORDER BY batch LIMIT $2 FOR KEY SHARE",
 	2, {INT8OID, INT8OID}
 };
 
