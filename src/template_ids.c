@@ -50,7 +50,7 @@
 #include "template_ids.h"
 
 #define PLACES 64
-#define PART_BLOCKS 1024		/* read at once: 8 MB, some milliseconds */
+#define PART_BLOCKS 1024		/* read at once: 8 MB, some 40 ms */
 #define NO_USER 0
 
 typedef struct IdsPlace
