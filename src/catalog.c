@@ -21,6 +21,7 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
 #include "utils/fmgroids.h"
@@ -34,13 +35,28 @@
 #include "errors.h"
 #include "installed.h"
 
-/*
- * Row triggers of ours: on each leaf INSERT or DELETE, and UPDATE; on
- * coupon_template INSERT, and UPDATE or DELETE.
- */
+/* The row triggers that tell of every row of a table, as they are installed. */
 #define GUARD_ROW_TRIGGERS 2
 #define LEAF_GUARD "user_coupon_guard"
-#define TEMPLATE_GUARD "coupon_template_guard"
+
+typedef struct GuardTriggers
+{
+	const char *function;
+	int16		type[GUARD_ROW_TRIGGERS];
+	int			columns[GUARD_ROW_TRIGGERS];	/* how many after UPDATE OF */
+} GuardTriggers;
+
+#define ROW_BEFORE (TRIGGER_TYPE_ROW | TRIGGER_TYPE_BEFORE)
+
+static const GuardTriggers leaf_guard = {LEAF_GUARD,
+	{ROW_BEFORE | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_DELETE,
+	ROW_BEFORE | TRIGGER_TYPE_UPDATE}, {0, 5}
+};
+
+static const GuardTriggers template_guard = {"coupon_template_guard",
+	{TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
+	ROW_BEFORE | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE}, {0, 0}
+};
 
 static Catalog catalog;
 static bool catalog_valid = false;
@@ -53,7 +69,8 @@ RelationChanged(Datum arg, Oid relid)
 {
 	if (!catalog_valid)
 		return;
-	if (relid == InvalidOid || catalog_building ||
+	/* pg_trigger when it is rewritten: its rows are elsewhere then. */
+	if (relid == InvalidOid || catalog_building || relid == TriggerRelationId ||
 		relid == catalog.template_table || relid == catalog.coupon_table ||
 		relid == catalog.stock_table || relid == catalog.role_table)
 	{
@@ -71,7 +88,7 @@ RelationChanged(Datum arg, Oid relid)
 }
 
 static void
-NamespaceChanged(Datum arg, int cacheid, uint32 hashvalue)
+SyscacheChanged(Datum arg, int cacheid, uint32 hashvalue)
 {
 	catalog_valid = false;
 }
@@ -83,7 +100,8 @@ void
 CatalogInit(void)
 {
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
-	CacheRegisterSyscacheCallback(NAMESPACEOID, NamespaceChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, SyscacheChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(DATABASEOID, SyscacheChanged, (Datum) 0);
 }
 
 static Oid
@@ -303,6 +321,23 @@ FindLeaves(Catalog *cat, Oid schema)
 	table_close(parent, AccessShareLock);
 }
 
+/* Which of the triggers it is, as a bit, where it fires always and for each row. */
+static int
+FiringGuard(Relation triggers, HeapTuple tuple, const GuardTriggers *guard)
+{
+	Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
+
+	if (form->tgenabled != TRIGGER_FIRES_ALWAYS ||
+		!heap_attisnull(tuple, Anum_pg_trigger_tgqual, RelationGetDescr(triggers)))
+		return 0;
+	for (int i = 0; i < GUARD_ROW_TRIGGERS; i++)
+	{
+		if (form->tgtype == guard->type[i] && form->tgattr.dim1 == guard->columns[i])
+			return 1 << i;
+	}
+	return 0;
+}
+
 /*
  * A number for the row triggers on a table that tell of inserted and updated
  * rows.  It contains who wrote them in pg_trigger and where, so that it changes
@@ -310,10 +345,10 @@ FindLeaves(Catalog *cat, Oid schema)
  * and fire always.
  */
 static uint64
-GuardOfTable(Relation triggers, Oid table, Oid schema, const char *function)
+GuardOfTable(Relation triggers, Oid table, Oid schema, const GuardTriggers *ours)
 {
 	uint64		guard = 1;
-	int			nfiring = 0;
+	int			firing = 0;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -326,16 +361,48 @@ GuardOfTable(Relation triggers, Oid table, Oid schema, const char *function)
 	{
 		Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
 
-		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema, function))
+		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema, ours->function))
 			continue;
-		nfiring += form->tgenabled == TRIGGER_FIRES_ALWAYS;
+		firing |= FiringGuard(triggers, tuple, ours);
 		guard = hash_combine64(guard, form->oid);
 		guard = hash_combine64(guard, HeapTupleHeaderGetRawXmin(tuple->t_data));
 		guard = hash_combine64(guard, ItemPointerGetBlockNumber(&tuple->t_self));
 		guard = hash_combine64(guard, ItemPointerGetOffsetNumber(&tuple->t_self));
 	}
 	systable_endscan(scan);
-	return nfiring == GUARD_ROW_TRIGGERS ? guard : 0;
+	return firing == (1 << GUARD_ROW_TRIGGERS) - 1 ? guard : 0;
+}
+
+/* The transaction that wrote a row of a system catalog. */
+static uint64
+Writer(HeapTuple tuple)
+{
+	uint64		xid;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for what a number is made of");
+	xid = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	ReleaseSysCache(tuple);
+	return xid;
+}
+
+/*
+ * What the triggers of coupon_template do not see changes its number too: the
+ * file, by a rewrite; the column, renamed; the database, when there was another
+ * one with its OID.
+ */
+static uint64
+GuardOfTemplates(Relation triggers, Oid table, Oid schema, Oid file)
+{
+	uint64		guard = GuardOfTable(triggers, table, schema, &template_guard);
+
+	if (guard == 0)
+		return 0;
+	guard = hash_combine64(guard, file);
+	guard = hash_combine64(guard, Writer(SearchSysCacheAttName(table, "id")));
+	guard = hash_combine64(guard, Writer(SearchSysCache1(DATABASEOID,
+														 ObjectIdGetDatum(MyDatabaseId))));
+	return guard | 1;
 }
 
 static void
@@ -347,16 +414,13 @@ FindGuards(Catalog *cat, Oid schema, Oid template_file)
 	for (int i = 0; i < COUPON_PARTITIONS && cat->guard != 0; i++)
 	{
 		uint64		guard = GuardOfTable(triggers, cat->leaf[i].relation, schema,
-										 LEAF_GUARD);
+										 &leaf_guard);
 
 		cat->guard = guard == 0 ? 0 : hash_combine64(cat->guard, guard) | 1;
 	}
 
-	/* A rewrite of the table may change ids without any trigger. */
-	cat->template_guard = GuardOfTable(triggers, cat->template_table, schema,
-									   TEMPLATE_GUARD);
-	if (cat->template_guard != 0)
-		cat->template_guard = hash_combine64(cat->template_guard, template_file) | 1;
+	cat->template_guard = GuardOfTemplates(triggers, cat->template_table, schema,
+										   template_file);
 	table_close(triggers, AccessShareLock);
 }
 

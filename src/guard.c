@@ -152,14 +152,6 @@ Ask(OwnerQuery *query, Datum *args)
 	return yes;
 }
 
-static bool
-HasCoupons(int64 template_id)
-{
-	Datum		arg = Int64GetDatum(template_id);
-
-	return Ask(&any_coupon_of_template, &arg);
-}
-
 /*
  * Take "n" units out of the shared stock until commit; limit is the quota as
  * this transaction sees it before.  False where so many are not free.
@@ -241,7 +233,8 @@ static void
 RequireUntouched(int64 template_id, int64 quota, const char *act,
 				 const char *hint)
 {
-	bool		untouched = !HasCoupons(template_id);
+	Datum		arg = Int64GetDatum(template_id);
+	bool		untouched = !Ask(&any_coupon_of_template, &arg);
 
 	if (untouched && CacheIsAttached() &&
 		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0 &&
@@ -280,10 +273,6 @@ GuardTemplateUpdate(TriggerData *trigger, int64 id)
 	int64		new_total = ColumnInt8(trigger, trigger->tg_newtuple,
 									   "total_stock", CACHE_UNLIMITED);
 
-	if (!SameColumn(trigger, "id"))
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
-				 errmsg("the id of template %lld cannot be changed", (long long) id)));
 	for (int i = 0; i < lengthof(frozen_columns); i++)
 	{
 		if (SameColumn(trigger, frozen_columns[i]))
@@ -330,9 +319,28 @@ GuardTemplateTruncate(Oid relation)
 	JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
 }
 
+/* A row is stored, whatever other triggers have made of it. */
+static Datum
+NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
+{
+	int64		stored = ColumnInt8(trigger, RowToReturn(trigger), "id", 0);
+
+	TemplateIdsAdd(relation, stored);
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+	{
+		IdObserve(id);
+		JournalAddChange(JOURNAL_CREATED, relation, id);
+	}
+	else if (stored != id && !IsReplica())
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("the id of template %lld cannot be changed", (long long) id)));
+	return PointerGetDatum(NULL);
+}
+
 /*
- * coupon_template_guard(): on coupon_template, AFTER INSERT, BEFORE UPDATE and
- * DELETE for each row, BEFORE TRUNCATE.
+ * coupon_template_guard(): on coupon_template, AFTER INSERT and UPDATE, BEFORE
+ * UPDATE and DELETE for each row, BEFORE TRUNCATE.
  */
 Datum
 coupon_template_guard(PG_FUNCTION_ARGS)
@@ -348,14 +356,8 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 	}
 
 	id = ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0);
-	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
-	{
-		TemplateIdsAdd(relation, id);
-		IdObserve(id);
-		JournalAddChange(JOURNAL_CREATED, relation, id);
-		return PointerGetDatum(NULL);
-	}
-
+	if (TRIGGER_FIRED_AFTER(trigger->tg_event))
+		return NoteTemplate(trigger, relation, id);
 	if (!IsReplica())
 	{
 		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
@@ -365,8 +367,6 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 														 "total_stock", CACHE_UNLIMITED)),
 							 "delete", "Set its status to 'offline' instead.");
 	}
-	else if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))	/* perhaps of the id */
-		TemplateIdsAdd(relation, ColumnInt8(trigger, trigger->tg_newtuple, "id", 0));
 	/* Only now: what was loaded above is what everybody sees. */
 	JournalAddChange(JOURNAL_CHANGED, relation, id);
 	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);

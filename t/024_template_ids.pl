@@ -98,6 +98,125 @@ looks_are(0, 'after a rewrite');
 is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT outcome, ' ') FROM generate_series(1, 6) t, coupon_receive(t, 3)}),
 	'ok', 'and all are known');
 
+# A session in the middle of a transaction hears of triggers that were off, whatever
+# it asks with.
+{
+	my ($in, $out) = ('', '');
+	local %ENV = $node->_get_env();
+	my $session = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres' ], '<', \$in, '>', \$out, '2>&1');
+	my $ask = "SELECT coupon_stock_left(12) IS NULL, coupon_template_get(12) IS NULL, (coupon_remind_create(12, 1, 'app', 10)).outcome;\n";
+	$in .= "BEGIN;\n" . $ask x 3 . "SELECT 'asked';\n";
+	$session->pump until $out =~ /asked/;
+	$node->safe_psql('postgres', 'BEGIN; ALTER TABLE coupon_template DISABLE TRIGGER zz_coupon_template_created;' . q{
+		INSERT INTO coupon_template (id, name, discount_value, status, total_stock, receive_start)
+		VALUES (12, 't', 10, 'published', 5, now() + interval '1 day');
+		ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zz_coupon_template_created; COMMIT});
+	$out = '';
+	$in .= "SELECT 'left', coupon_stock_left(12);\nSELECT outcome FROM coupon_remind_create(12, 1, 'app', 10);\nROLLBACK;\n";
+	$session->finish;
+	is($out, "left|5\nok\n", 'triggers were off: noticed in the middle of a transaction');
+	$node->safe_psql('postgres', 'DELETE FROM coupon_template WHERE id = 12');
+}
+
+# A trigger that fires after ours, and changes the id.
+$node->safe_psql('postgres', create(14) . q{
+	CREATE FUNCTION shift() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.id := NEW.id + 6000; RETURN NEW; END';
+	CREATE TRIGGER zzz_shift BEFORE UPDATE ON coupon_template FOR EACH ROW EXECUTE FUNCTION shift();
+	ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zzz_shift});
+looks_are(0, 'a trigger that changes ids');
+my ($rc, $out, $err) = $node->psql('postgres', q{UPDATE coupon_template SET name = 'x' WHERE id = 14});
+like($err, qr/the id of template 14 cannot be changed/, 'an id cannot be changed by a later trigger');
+$node->safe_psql('postgres', q{SET session_replication_role = replica; UPDATE coupon_template SET name = 'x' WHERE id = 14});
+outcome_is(6014, 'ok', 'an id changed by a later trigger');
+$node->safe_psql('postgres', 'DROP TRIGGER zzz_shift ON coupon_template');
+looks_are(0, 'and without it');
+
+# A trigger put in the place of ours that does not tell of all rows.
+for my $lame ('AFTER INSERT OR UPDATE ON coupon_template FOR EACH ROW WHEN (NEW.id < 0)',
+	'AFTER UPDATE ON coupon_template FOR EACH ROW', 'AFTER INSERT OR UPDATE OF name ON coupon_template FOR EACH ROW')
+{
+	my $replace = sub {
+		$node->safe_psql('postgres', "CREATE OR REPLACE TRIGGER zz_coupon_template_created $_[0]
+			EXECUTE FUNCTION coupon_template_guard();
+			ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zz_coupon_template_created");
+	};
+	$replace->($lame);
+	looks_are(40, $lame);
+	$replace->('AFTER INSERT OR UPDATE ON coupon_template FOR EACH ROW');
+}
+looks_are(0, 'as installed');
+
+# Another column takes the place of the id, and gives it back: ids that nobody was told of.
+{
+	my $swap = q{BEGIN; ALTER TABLE coupon_template DROP CONSTRAINT coupon_template_pkey;
+		ALTER TABLE coupon_template RENAME COLUMN id TO x; ALTER TABLE coupon_template RENAME COLUMN other TO id;
+		ALTER TABLE coupon_template RENAME COLUMN x TO other; ALTER TABLE coupon_template ADD PRIMARY KEY (id); COMMIT;};
+	$node->safe_psql('postgres', q{ALTER TABLE coupon_template ADD COLUMN other bigint; UPDATE coupon_template SET other = id + 7000});
+	looks_are(0, 'another column');
+	$node->safe_psql('postgres', $swap);
+	outcome_is(7001, 'ok', 'a column renamed');
+	looks_are(0, 'a column renamed');
+	$node->safe_psql('postgres', $swap);
+	looks_are(0, 'and renamed back');
+	$node->safe_psql('postgres', $swap);
+	$node->safe_psql('postgres', q{INSERT INTO coupon_template (id, other, name, discount_value, status) VALUES (7015, 15, 't', 10, 'published')});
+	$node->safe_psql('postgres', $swap . 'ALTER TABLE coupon_template DROP COLUMN other');
+	outcome_is(15, 'ok', 'inserted meanwhile');
+	$node->safe_psql('postgres', 'TRUNCATE user_coupon, coupon_stock, coupon_watermark; DELETE FROM coupon_template WHERE id > 11');
+}
+
+# How often the table is read by those who ask in turn: not each time.
+for my $what ('VACUUM FULL pg_trigger', 'a change not committed')
+{
+	my ($in, $out) = ('', '');
+	local %ENV = $node->_get_env();
+	my $session = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres' ], '<', \$in, '>', \$out, '2>&1');
+	my $reads = 'SELECT seq_scan FROM pg_stat_user_tables WHERE relname = \'coupon_template\'';
+	$in .= "SELECT outcome FROM coupon_receive(999, 1);\n";
+	$session->pump until $out =~ /found/;
+	$node->safe_psql('postgres', $what) if $what =~ /VACUUM/;
+	$in .= "BEGIN; ALTER TABLE coupon_template DISABLE TRIGGER zz_coupon_template_created;
+		ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zz_coupon_template_created;\n" if $what !~ /VACUUM/;
+	my $before = $node->safe_psql('postgres', "SELECT outcome FROM coupon_receive(999, 1); SELECT pg_stat_force_next_flush(); $reads");
+	for my $i (1 .. 4)
+	{
+		$out = '';
+		$in .= "SELECT outcome FROM coupon_receive(999, 1);\n";
+		$session->pump until $out =~ /found/;
+		outcome_is(999, 'not_found', "$what: in turn $i");
+	}
+	$in .= "ROLLBACK; SELECT pg_stat_force_next_flush();\n";
+	$session->finish;
+	cmp_ok($node->safe_psql('postgres', $reads) - ($before =~ s/.*\n//sr), '<=', 1, "$what: read once");
+}
+
+# A large table is read in parts, so that nobody waits for all of it.
+$node->safe_psql('postgres', q{
+	ALTER TABLE coupon_template DISABLE TRIGGER zz_coupon_template_created;
+	ALTER TABLE coupon_template ALTER COLUMN usage_note SET STORAGE PLAIN;
+	INSERT INTO coupon_template (id, name, discount_value, status, usage_note)
+	SELECT 20000 + i, 't', 10, 'published', repeat('x', 7000) FROM generate_series(1, 2500) i;
+	ALTER TABLE coupon_template ENABLE ALWAYS TRIGGER zz_coupon_template_created});
+outcome_is(1000000, 'not_found', 'large: the first part');
+# A row that goes from a part not read yet to one that was.
+$node->safe_psql('postgres', 'SET session_replication_role = replica; DELETE FROM coupon_template WHERE id BETWEEN 20001 AND 20100');
+$node->safe_psql('postgres', 'VACUUM coupon_template');
+$node->safe_psql('postgres', q{UPDATE coupon_template SET name = 'y' WHERE id = 22500});
+$node->safe_psql('postgres', 'VACUUM coupon_template');
+is($node->safe_psql('postgres', q{SELECT (ctid::text::point)[0] < 1024 FROM coupon_template WHERE id = 22500}), 't', 'large: a row moves');
+outcome_is(1000000, 'not_found', 'large: the second part');
+is($node->safe_psql('postgres', q{
+	BEGIN;
+	SELECT COALESCE(sum(idx_scan), 0) AS before FROM pg_stat_xact_user_tables WHERE relname = 'coupon_template' \gset
+	SELECT (coupon_receive(1000000, 1)).outcome || ' ' || (coupon_receive(1000001, 1)).outcome;
+	SELECT COALESCE(sum(idx_scan), 0) - :before FROM pg_stat_xact_user_tables WHERE relname = 'coupon_template'; COMMIT}),
+	"not_found not_found\n1", 'large: the last part, and no look any more');
+looks_are(0, 'large: all is read');
+is($node->safe_psql('postgres', q{SELECT count(*) FROM generate_series(20101, 22500) t, coupon_template_get(t)}),
+	'2400', 'large: all are known');
+$node->safe_psql('postgres', 'SET session_replication_role = replica; DELETE FROM coupon_template WHERE id > 20000');
+$node->safe_psql('postgres', 'VACUUM FULL coupon_template');
+
 # A server that has seen no row come reads them all.
 $node->safe_psql('postgres', 'TRUNCATE user_coupon, coupon_stock, coupon_watermark');
 for my $how ('restart', 'kill -9')
@@ -130,6 +249,18 @@ for my $db ('other', 'rival')
 	$node->safe_psql($db, create(13));
 	outcome_is(13, 'ok', "$db: its own again", db => $db);
 }
+
+# A database in the place of one that was dropped, by its number too, and a copy of the
+# same: what was known of the first says nothing of it.
+$node->safe_psql('postgres', 'CREATE DATABASE original');
+$node->safe_psql('original', 'CREATE EXTENSION coupon');
+$node->safe_psql('postgres', "CREATE DATABASE copy TEMPLATE original OID = @{[ $near + 2 ]}");
+looks_are(0, 'copy', db => 'copy');
+$node->safe_psql('postgres', 'DROP DATABASE copy');
+$node->safe_psql('original', create(16));
+$node->safe_psql('postgres', "CREATE DATABASE copy TEMPLATE original OID = @{[ $near + 2 ]}");
+outcome_is(16, 'ok', 'another copy', db => 'copy');
+looks_are(0, 'another copy', db => 'copy');
 
 # Without the filter.
 $node->append_conf('postgresql.conf', 'coupon.claimants_memory = 0');

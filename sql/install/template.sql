@@ -64,7 +64,7 @@ COMMENT ON FUNCTION coupon_template_guard() IS
     'keeps the shared cache right, and refuses changes that would break the books';
 
 -- Last of the row triggers by name, so that it sees what is really stored.
-CREATE TRIGGER zz_coupon_template_created AFTER INSERT ON coupon_template
+CREATE TRIGGER zz_coupon_template_created AFTER INSERT OR UPDATE ON coupon_template
     FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
 CREATE TRIGGER zz_coupon_template_guard BEFORE UPDATE OR DELETE ON coupon_template
     FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
