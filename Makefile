@@ -51,6 +51,7 @@ OBJS = \
 	src/coupon.o \
 	src/direct.o \
 	src/distribute.o \
+	src/dropped.o \
 	src/fold.o \
 	src/guard.o \
 	src/guc.o \

@@ -312,6 +312,23 @@ CacheRemove(CacheEntry *entry)
 }
 
 /*
+ * CacheForgetDatabase takes out all entries of a database that nobody is in, and
+ * nobody can enter: another one may come to have its OID, and tables with the same
+ * OIDs, if both are copies of one.
+ */
+void
+CacheForgetDatabase(Oid database)
+{
+	LWLockAcquire(SweepLock, LW_EXCLUSIVE);
+	for (int i = 0; i < coupon_max_templates; i++)
+	{
+		if (shared->entries[i].key.database == database)
+			(void) TryVictim(&shared->entries[i], true);
+	}
+	LWLockRelease(SweepLock);
+}
+
+/*
  * CacheCanRecount tells whether a count is due and nobody is in its way: such
  * an entry lets nobody reserve, so that it stays so until the count is stored.
  */

@@ -115,6 +115,7 @@ extern LWLock *CachePartitionLock(const CacheKey *key);
 extern CacheEntry *CacheFind(const CacheKey *key);
 extern CacheEntry *CacheFindOrCreate(const CacheKey *key, LWLock *lock);
 extern void CacheRemove(CacheEntry *entry);
+extern void CacheForgetDatabase(Oid database);
 extern bool CacheCanRecount(CacheEntry *entry);
 extern CacheEntry *CacheSlot(int number);
 extern uint64 CacheNextGeneration(void);

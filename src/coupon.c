@@ -18,6 +18,7 @@
 #include "catalog.h"
 #include "claimants.h"
 #include "compat.h"
+#include "dropped.h"
 #include "guc.h"
 #include "holdings.h"
 #include "id.h"
@@ -87,6 +88,7 @@ _PG_init(void)
 	shmem_request_hook = RequestSharedMemory;
 	previous_startup_hook = shmem_startup_hook;
 	shmem_startup_hook = InitSharedMemory;
+	DroppedInit();
 	LeaveInit();
 	LauncherInit();
 }

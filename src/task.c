@@ -93,6 +93,13 @@ static OwnerQuery end_task = {
 	2, {INT8OID, TEXTOID}
 };
 
+/* In the order in which a runner waits for them. */
+static OwnerQuery lock_batches = {
+	"SELECT pg_catalog.count(*) FROM (SELECT FROM %1$s.coupon_task_batch"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 ORDER BY batch FOR UPDATE) b",
+	1, {INT8OID}
+};
+
 static OwnerQuery delete_batches = {
 	"DELETE FROM %1$s.coupon_task_batch WHERE task_id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
@@ -254,6 +261,7 @@ TaskEnd(int64 task_id, TaskState state)
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(TaskStateName(state));
 	QueryRun(&end_task, args, NULL);
+	QueryRun(&lock_batches, args, NULL);
 	QueryRun(&delete_batches, args, NULL);
 	QueryRun(&delete_put_off, args, NULL);
 	StageDrop(task_id);

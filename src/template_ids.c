@@ -55,7 +55,7 @@
 
 typedef struct IdsPlace
 {
-	pg_atomic_uint32 database;	/* 0: free; stays once it is set */
+	pg_atomic_uint32 database;	/* 0: free; else until that is dropped */
 	pg_atomic_uint64 guard;		/* under which all ids are in the filter */
 	uint64		reading;		/* under which those before next_block are */
 	BlockNumber next_block;
@@ -175,6 +175,18 @@ ReadPart(Oid relation, BlockNumber from)
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(rel, AccessShareLock);
 	return more;
+}
+
+/*
+ * TemplateIdsForgetDatabase frees the place of a database that nobody is in.
+ */
+void
+TemplateIdsForgetDatabase(Oid database)
+{
+	uint32		owner = database;
+
+	(void) pg_atomic_compare_exchange_u32(&places[database % PLACES].database, &owner,
+										  InvalidOid);
 }
 
 /*

@@ -9,6 +9,7 @@ extern Size TemplateIdsShmemSize(void);
 extern void TemplateIdsShmemInit(void);
 extern void TemplateIdsAdd(Oid relation, int64 template_id);
 extern bool TemplateIdsLack(int64 template_id);
+extern void TemplateIdsForgetDatabase(Oid database);
 extern void TemplateIdsLearn(void);
 
 #endif							/* COUPON_TEMPLATE_IDS_H */

@@ -24,6 +24,16 @@ is($node->safe_psql('postgres', 'SELECT coupon_stock_left(1)'), '40', 'a cloned 
 is($node->safe_psql('copy', 'SELECT coupon_stock_left(1)'), '30', 'and so has the original');
 books_balance($node, 'clone', 'copy');
 
+# A database with the number of one that was dropped has a stock of its own, too.
+$node->safe_psql('template1', 'CREATE DATABASE original TEMPLATE postgres');
+for my $round (1, 2)
+{
+	$node->safe_psql('template1', 'CREATE DATABASE again TEMPLATE original OID = 123456');
+	is($node->safe_psql('again', 'SELECT count(*) FROM coupon_receive_many(1, ARRAY(SELECT generate_series(101, 160))) WHERE code = 0'),
+		'40', "copy $round with that number sells all that is left");
+	$node->safe_psql('template1', 'DROP DATABASE again');
+}
+
 # Dump and restore, rows of every leaf included.
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('postgres') ], 'pg_dump');
