@@ -279,11 +279,22 @@ Lock(DirectTable *table, ItemPointer tid)
 							LockWaitSkip, 0, &failure) == TM_Ok;
 }
 
+/* Whether the row that was fetched bears the mark of somebody who holds it, or did. */
+static bool
+IsMarked(const DirectTable *table)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->read, false, NULL);
+
+	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
 /*
  * DirectUpdate replaces the row at a place by the one that was filled, and moves
  * the place there; false: somebody has changed it, or holds it and we do not
- * wait.  Then it must be the row that was fetched: an update that does not wait
- * is nothing that heap_update knows (it asserts), so it is locked before.
+ * wait.  Then it must be the row that was fetched.  An update that does not wait
+ * is nothing that heap_update knows (it asserts), so a row that may be held is
+ * locked before; not any row, since a lock is a WAL record of its own.  Who takes
+ * a row between the look and the update is waited for after all.
  */
 bool
 DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
@@ -294,7 +305,7 @@ DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
 	LockTupleMode lockmode;
 
 	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
-	if (!wait && !Lock(table, tid))
+	if (!wait && IsMarked(table) && !Lock(table, tid))
 		return false;
 	ExecStoreVirtualTuple(slot);
 	if (table_tuple_update(table->rel, tid, slot, table->estate->es_output_cid,
