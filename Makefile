@@ -84,6 +84,7 @@ OBJS = \
 	src/render_text.o \
 	src/role.o \
 	src/rows.o \
+	src/second_look.o \
 	src/section.o \
 	src/stage.o \
 	src/stat.o \

@@ -37,6 +37,7 @@
 #include "pace.h"
 #include "role.h"
 #include "rows.h"
+#include "second_look.h"
 
 #define CLAIM_CHUNK 128			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100
@@ -146,6 +147,7 @@ LookAtUser(ClaimWork *work, int64 user_id, const char *request_id,
 		RowsProbe(work->request->template_id, user_id, request_id, rows, open);
 		return;
 	}
+	SecondLook(TrulyHoldsNothing(view, user_id));
 	memset(rows, 0, sizeof(*rows));
 	if (open != NULL)
 		open->xid = InvalidTransactionId;
@@ -212,6 +214,7 @@ IsKnownOverLimit(ClaimWork *work, ClaimResult *result)
 	if (!MayUseHoldings(work) ||
 		HoldingsRecall(work->view.holdings, result->user_id) < LimitOf(work))
 		return false;
+	SecondLook(TrulyHasHad(&work->view, result->user_id, LimitOf(work)));
 	RefuseOverLimit(work, result);
 	return true;
 }

@@ -42,6 +42,7 @@
 #include "locks.h"
 #include "outcome.h"
 #include "query.h"
+#include "second_look.h"
 #include "section.h"
 #include "stage.h"
 #include "template.h"
@@ -126,10 +127,14 @@ ProbeUsers(Batch *batch)
 		RowsOfUser	rows;
 		RowsOpenClaim open;
 
-		if (line->fate != LINE_WANTED ||
-			(filtered && !ClaimantsMayHave(batch->view.key.relation,
-										   batch->task->template_id, line->user_id)))
+		if (line->fate != LINE_WANTED)
 			continue;
+		if (filtered && !ClaimantsMayHave(batch->view.key.relation,
+										  batch->task->template_id, line->user_id))
+		{
+			SecondLook(TrulyHoldsNothing(&batch->view, line->user_id));
+			continue;
+		}
 		if (line->leaf != number)
 		{
 			CHECK_FOR_INTERRUPTS();

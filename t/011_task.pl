@@ -187,8 +187,7 @@ SELECT coupon_receive($id, :user);
 	$in .= "COMMIT;\n";
 	$open->finish;
 	unlike(join('', map { finish($_) } @runs), qr/ERROR/, "$name: no runner fails");
-	$bench->{handle}->signal('INT');
-	$bench->{handle}->finish;
+	stop_pgbench($node, $bench);
 	unlike(${ $bench->{out} }, qr/deadlock|ERROR/, "$name: no claim fails");
 	task_books($name, $id, $task);
 
@@ -264,8 +263,7 @@ SELECT coupon_receive($other, :user);
 	is($node->safe_psql('postgres', "SELECT outcome, issued > 0 FROM coupon_task_cancel($task)"),
 		'ok|t', 'gives: it goes on, holds nothing meanwhile, and can be cancelled');
 	unlike(finish($run), qr/ERROR/, 'gives: the runner sees the cancel');
-	$bench->{handle}->signal('INT');
-	$bench->{handle}->finish;
+	stop_pgbench($node, $bench);
 }
 $node->safe_psql('postgres', q{
 	ALTER DATABASE postgres RESET coupon.batch_size;

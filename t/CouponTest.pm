@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(new_node start_pgbench script books_balance start_again
+our @EXPORT = qw(new_node start_pgbench stop_pgbench script books_balance start_again
   start_receiver received start_nginx await_file stop_process);
 
 sub new_node
@@ -53,6 +53,19 @@ sub start_pgbench
 	my $h = IPC::Run::start([ 'pgbench', '-n', @args, 'postgres' ],
 		'<', \$in, '>', \$out, '2>&1');
 	return { handle => $h, out => \$out };
+}
+
+# End it before its time, and wait until the server has done with it too.  By TERM:
+# where the tests were started in the background, INT is ignored.
+sub stop_pgbench
+{
+	my ($node, $bench) = @_;
+	$bench->{handle}->signal('TERM');
+	$bench->{handle}->finish;
+	$node->poll_query_until('postgres', q{
+		SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'})
+		or BAIL_OUT('sessions of pgbench do not end');
+	return;
 }
 
 # issued + left = total, nobody above the limit, and coupon_verify agrees.
