@@ -212,9 +212,11 @@ is($node->safe_psql('postgres', q{
 	SELECT COALESCE(sum(idx_scan), 0) - :before FROM pg_stat_xact_user_tables WHERE relname = 'coupon_template'; COMMIT}),
 	"not_found not_found\n1", 'large: the last part, and no look any more');
 looks_are(0, 'large: all is read');
-is($node->safe_psql('postgres', q{SELECT count(*) FROM generate_series(20101, 22500) t, coupon_template_get(t)}),
-	'2400', 'large: all are known');
-$node->safe_psql('postgres', 'SET session_replication_role = replica; DELETE FROM coupon_template WHERE id > 20000');
+outcome_is($_, 'ok', "large: $_ is known") for 20101, 21030, 21500, 22499, 22500;
+$node->safe_psql('postgres', q{
+	SET session_replication_role = replica;
+	DELETE FROM coupon_template WHERE id > 20000;
+	DELETE FROM user_coupon WHERE template_id > 20000});
 $node->safe_psql('postgres', 'VACUUM FULL coupon_template');
 
 # A server that has seen no row come reads them all.
