@@ -64,7 +64,9 @@ is($session->query_safe('SELECT shop.coupon_stock_left(1)'), '1', 'in a schema t
 $node->safe_psql('copy', 'ALTER SCHEMA shop RENAME TO "Shop 2"');
 is($session->query_safe('SELECT code FROM "Shop 2".coupon_receive(1, 82)'), '0', 'which is renamed under a running session');
 is($session->query_safe('SELECT count(*) FROM "Shop 2".coupon_wallet(82)'), '1', 'wallets as well');
-is($session->query_safe('SELECT templates FROM "Shop 2".coupon_fold()'), '1', 'folding as well');
+# A worker may have been quicker, and have folded all there is.
+$session->query_safe('SELECT "Shop 2".coupon_fold()');
+is($session->query_safe('SELECT sum(folded) FROM "Shop 2".coupon_stock'), '2', 'folding as well');
 $node->safe_psql('copy', 'REINDEX TABLE CONCURRENTLY "Shop 2".user_coupon');
 is($session->query_safe('SELECT code FROM "Shop 2".coupon_receive(1, 83)'), '2', 'and reindexed');
 is($session->query_safe('SELECT count(*) FROM "Shop 2".coupon_verify() WHERE NOT ok'), '0', 'the books balance');
