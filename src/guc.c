@@ -22,6 +22,7 @@
 int			coupon_batch_size = 5000;
 int			coupon_claimants_memory = 8192;
 char	   *coupon_databases = NULL;
+bool		coupon_debug_second_look = false;
 char	   *coupon_endpoint_ca_file = NULL;
 char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
@@ -271,6 +272,15 @@ GucInit(void)
 							   PGC_SIGHUP,
 							   GUC_LIST_INPUT,
 							   CheckDatabases, NULL, NULL);
+
+	DefineCustomBoolVariable("coupon.debug_second_look",
+							 "Looks up in the tables, too, what shared memory answers in their place.",
+							 "Raises an error where they do not agree. For tests.",
+							 &coupon_debug_second_look,
+							 false,
+							 PGC_SUSET,
+							 GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 
 	/* Whether a file exists and who may read it is nobody else's business. */
 	DefineCustomStringVariable("coupon.endpoint_ca_file",

@@ -10,6 +10,7 @@
 extern PGDLLIMPORT int coupon_batch_size;
 extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT char *coupon_databases;
+extern PGDLLIMPORT bool coupon_debug_second_look;
 extern PGDLLIMPORT char *coupon_endpoint_ca_file;
 extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */

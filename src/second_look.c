@@ -3,10 +3,9 @@
  *		For tests: whether what shared memory says of rows is so in the tables.
  *
  * template_ids.c, claimants.c and holdings.c answer in place of an index, and
- * whether they may hangs on triggers, guards and epochs in many places.  Built
- * with COUPON_SECOND_LOOK, each of their answers is looked up in the table as
- * well; then any test that runs into a hole stops the server there, whatever it
- * was written for.
+ * whether they may hangs on triggers, guards and epochs in many places.  With
+ * coupon.debug_second_look each of their answers is looked up in the table as
+ * well; then whatever runs into a hole fails there.
  *
  * A row found against the answer proves nothing if the answer is another one by
  * now: bits are set before the row can be seen, and what a commit takes back it
@@ -14,9 +13,8 @@
  */
 #include "postgres.h"
 
-#ifdef COUPON_SECOND_LOOK
-
 #include "access/transam.h"
+#include "miscadmin.h"
 #include "utils/snapmgr.h"
 
 #include "claimants.h"
@@ -25,6 +23,13 @@
 #include "template_ids.h"
 
 #define MOMENTS 1000			/* of a millisecond */
+
+static void
+WaitAMoment(void)
+{
+	CHECK_FOR_INTERRUPTS();
+	pg_usleep(1000);
+}
 
 /*
  * TrulyNoTemplate tells whether TemplateIdsLack is right to say that there is no
@@ -41,7 +46,7 @@ TrulyNoTemplate(int64 template_id)
 		UnregisterSnapshot(snapshot);
 		if (!found || !TemplateIdsLack(template_id))
 			return true;
-		pg_usleep(1000);
+		WaitAMoment();
 	}
 	return false;
 }
@@ -66,7 +71,7 @@ TrulyHoldsNothing(const TemplateView *view, int64 user_id)
 		if (!now.claimants ||
 			ClaimantsMayHave(now.key.relation, now.key.template_id, user_id))
 			return true;
-		pg_usleep(1000);
+		WaitAMoment();
 	}
 	return false;
 }
@@ -89,9 +94,7 @@ TrulyHasHad(const TemplateView *view, int64 user_id, int32 last_seq)
 		TemplatePeek(view->key.template_id, &now);
 		if (now.holdings != view->holdings)
 			return true;
-		pg_usleep(1000);
+		WaitAMoment();
 	}
 	return false;
 }
-
-#endif							/* COUPON_SECOND_LOOK */

@@ -5,20 +5,18 @@
 #ifndef COUPON_SECOND_LOOK_H
 #define COUPON_SECOND_LOOK_H
 
+#include "guc.h"
 #include "template.h"
 
-#ifdef COUPON_SECOND_LOOK
-#define SecondLook(agrees) \
+/* The condition is only asked with coupon.debug_second_look. */
+#define SecondLook(condition) \
 	do { \
-		if (!(agrees)) \
-			elog(PANIC, "%s: not so in the table", #agrees); \
+		if (unlikely(coupon_debug_second_look) && !(condition)) \
+			elog(ERROR, "%s: not so in the table", #condition); \
 	} while (0)
 
 extern bool TrulyNoTemplate(int64 template_id);
 extern bool TrulyHoldsNothing(const TemplateView *view, int64 user_id);
 extern bool TrulyHasHad(const TemplateView *view, int64 user_id, int32 last_seq);
-#else
-#define SecondLook(agrees) ((void) 0)
-#endif
 
 #endif							/* COUPON_SECOND_LOOK_H */
