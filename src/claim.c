@@ -409,6 +409,7 @@ TryUndecided(ClaimWork *work)
 		return;
 	if (!TemplateFetch(work->request->template_id, &work->view))
 	{
+		SecondLook(TrulyNoTemplate(work->request->template_id));
 		RefuseUndecided(work, OUTCOME_NOT_FOUND);
 		return;
 	}

@@ -32,8 +32,8 @@ WaitAMoment(void)
 }
 
 /*
- * TrulyNoTemplate tells whether TemplateIdsLack is right to say that there is no
- * such template.
+ * TrulyNoTemplate tells whether there is no such template, as was found, or at
+ * least TemplateIdsLack does not say so any more.
  */
 bool
 TrulyNoTemplate(int64 template_id)

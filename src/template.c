@@ -21,7 +21,6 @@
 #include "errors.h"
 #include "journal.h"
 #include "outcome.h"
-#include "second_look.h"
 #include "template.h"
 #include "template_ids.h"
 
@@ -150,8 +149,6 @@ FetchOwnChanged(TemplateView *view)
 bool
 TemplateFetch(int64 template_id, TemplateView *view)
 {
-	bool		lacks;
-
 	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
 
 	/* A load may find out that the template is this transaction's own. */
@@ -171,9 +168,7 @@ TemplateFetch(int64 template_id, TemplateView *view)
 		view->origin = TEMPLATE_SHARED;
 		if (FetchShared(view))
 			return true;
-		lacks = TemplateIdsLack(template_id);
-		SecondLook(!lacks || TrulyNoTemplate(template_id));
-		if (lacks || !TemplateLoad(template_id, false))
+		if (TemplateIdsLack(template_id) || !TemplateLoad(template_id, false))
 		{
 			CacheCountEvent(CACHE_EVENT_UNKNOWN);
 			TemplateIdsLearn();
