@@ -285,11 +285,12 @@ TakeOutFired(const Request *request, Row *row)
 
 /*
  * The bit is there already.  Where it has fired and the sale was put off since,
- * it is to fire once more: nobody else would tell this user.  The clock is read
- * with the row locked, so that what a tick has just fired is in the past.
+ * it is to fire once more: nobody else would tell this user.  The start, then
+ * the clock are read with the row locked, so that what a tick has just fired is
+ * in the past, also where the sale came nearer while we waited for it.
  */
 static void
-CreateAgain(const Request *request, Answer *answer)
+CreateAgain(Request *request, Answer *answer)
 {
 	Row			row;
 
@@ -297,7 +298,12 @@ CreateAgain(const Request *request, Answer *answer)
 		elog(ERROR, "reminder of user %lld was not stored", (long long) request->user_id);
 	answer->code = OUTCOME_DUPLICATE;
 	answer->bitmap = row.bitmap;
-	if ((row.fired & request->bit) == 0 || GetCurrentTimestamp() >= request->moment)
+	if ((row.fired & request->bit) == 0 ||
+		!TemplateFetch(request->template_id, &request->view))
+		return;
+	request->moment = RemindMoment(request->view.attrs.receive_start, request->minutes);
+	answer->moment = request->moment;
+	if (GetCurrentTimestamp() >= request->moment)
 		return;
 	(void) TakeOutFired(request, &row);
 	StoreRow(request, &row);
@@ -305,7 +311,7 @@ CreateAgain(const Request *request, Answer *answer)
 }
 
 static void
-Create(const Request *request, Answer *answer)
+Create(Request *request, Answer *answer)
 {
 	Datum		args[3];
 	bool		isnull;

@@ -35,6 +35,13 @@ static OwnerQuery take_due = {
 	4, {INT8OID, INT2OID, INT2OID, INT4OID}
 };
 
+/* Nothing if the sale is no longer as the tick has read it. */
+static OwnerQuery unchanged = {
+	"SELECT 1 FROM %1$s.coupon_template WHERE id = $1 AND receive_start = $2"
+	" AND (status = 'published' OR receive_start <= $3)",
+	3, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+};
+
 /*
  * RemindMinutesDue returns the least number of minutes that is due when so much
  * time is left.
@@ -97,6 +104,22 @@ TakeDue(const RemindSale *sale, int minutes, int limit, Portion *portion)
 	}
 }
 
+/*
+ * The sale may have been put off since the tick has read it.  Asked with the
+ * rows locked: who created one of them for another start has read that from
+ * the template before.
+ */
+static bool
+IsUnchanged(const RemindSale *sale, TimestampTz now)
+{
+	Datum		args[3];
+
+	args[0] = Int64GetDatum(sale->template_id);
+	args[1] = TimestampTzGetDatum(sale->start);
+	args[2] = TimestampTzGetDatum(now);
+	return QueryRun(&unchanged, args, NULL) > 0;
+}
+
 /* Puts one kind of reminder into the outbox for all rows that have it due. */
 static void
 AddToOutbox(const RemindSale *sale, int channel, int minutes, bool missed, Portion *portion)
@@ -136,7 +159,7 @@ AddToOutbox(const RemindSale *sale, int channel, int minutes, bool missed, Porti
 /*
  * RemindFire fires at most so many rows of a sale, of what is due now, or
  * records them as missed; returns how many it has taken: less than are due where
- * others hold some.  Between QueryBegin and QueryEnd of the caller's.
+ * others hold some, none where the sale has changed meanwhile.  Between QueryBegin and QueryEnd of the caller's.
  */
 int
 RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
@@ -148,7 +171,7 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 				minutes;
 
 	TakeDue(sale, RemindMinutesDue(sale->start - now), limit, &portion);
-	if (portion.n == 0)
+	if (portion.n == 0 || !IsUnchanged(sale, now))
 		return 0;
 	for (int i = 0; i < portion.n; i++)
 		all |= portion.due[i];

@@ -142,11 +142,17 @@ static OwnerQuery next_reminded = {
  */
 #define REMINDERS_IN_A_BATCH (INT64CONST(20) * coupon_batch_size)
 
+/*
+ * Not if the sale has been put off since it was found: rows that are seen here
+ * may have been created for the new start.
+ */
 static OwnerQuery purge_reminders = {
 	"DELETE FROM %1$s.coupon_remind WHERE ctid = ANY (ARRAY("
 	" SELECT r.ctid FROM %1$s.coupon_remind r WHERE r.template_id = $1"
+	" AND NOT EXISTS (SELECT FROM %1$s.coupon_template c"
+	"  WHERE c.id = $1 AND c.receive_start >= $3)"
 	" LIMIT $2 FOR UPDATE SKIP LOCKED))",
-	2, {INT8OID, INT8OID}
+	3, {INT8OID, INT8OID, TIMESTAMPTZOID}
 };
 
 /* What a run of a scheduled job left is of no interest for longer. */
@@ -344,7 +350,7 @@ static bool
 PurgeReminderBatch(int64 *template_id, TimestampTz before, bool *more, uint64 *total)
 {
 	QueryScope	scope;
-	Datum		args[2];
+	Datum		args[3];
 	bool		isnull;
 	bool		found = *more;
 
@@ -360,6 +366,7 @@ PurgeReminderBatch(int64 *template_id, TimestampTz before, bool *more, uint64 *t
 
 		*template_id = DatumGetInt64(args[0]);
 		args[1] = Int64GetDatum(REMINDERS_IN_A_BATCH);
+		args[2] = TimestampTzGetDatum(before);
 		n = QueryRun(&purge_reminders, args, NULL);
 		*total += n;
 		*more = n == REMINDERS_IN_A_BATCH;
