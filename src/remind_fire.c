@@ -159,7 +159,8 @@ AddToOutbox(const RemindSale *sale, int channel, int minutes, bool missed, Porti
 /*
  * RemindFire fires at most so many rows of a sale, of what is due now, or
  * records them as missed; returns how many it has taken: less than are due where
- * others hold some, none where the sale has changed meanwhile.  Between QueryBegin and QueryEnd of the caller's.
+ * others hold some, none where the sale has changed meanwhile.  Between QueryBegin
+ * and QueryEnd of the caller's.
  */
 int
 RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
