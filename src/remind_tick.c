@@ -184,7 +184,8 @@ IsAmong(int64 template_id, const int64 *ids, int n)
 
 /*
  * Fire what is due of a sale that has something due; returns when to come
- * again.  One that was held stays so until nothing of it is due.
+ * again.  One that was held, or has changed meanwhile, stays so until nothing
+ * of it is due.
  */
 static TimestampTz
 FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, RemindCounts *counts)

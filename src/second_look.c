@@ -9,7 +9,8 @@
  *
  * A row found against the answer proves nothing if the answer is another one by
  * now: bits are set before the row can be seen, and what a commit takes back it
- * takes back a moment after.  So both are asked until they agree.
+ * takes back a moment after.  So both are asked until they agree.  Who is about to
+ * end cannot be waited for: we hold locks that others who have written may want.
  */
 #include "postgres.h"
 

@@ -41,7 +41,7 @@ sub claim
 
 sub change_rows
 {
-	my ($id, $other, $user) = (template(), template(), user());
+	my ($id, $user) = (template(), user());
 	my $limit = any(1, 1, 2, 3);
 	return any(
 		"INSERT INTO coupon_template (id, name, total_stock, discount_value, status, per_user_limit)
@@ -109,13 +109,15 @@ $node->safe_psql('postgres', q{
 		PERFORM coupon_receive(new.id, 7);
 		RETURN new;
 	END $$});
+my $asked = 'SELECT least(unknown, 20 * loads) FROM coupon_stat_cache';
 for my $kind ([ 'rows' ], [ 'tables', @tables ], [ 'past triggers', @tables, @past_triggers ])
 {
 	my ($what, @ddl) = @$kind;
 	$phase++;
+	my $before = $node->safe_psql('postgres', $asked);
 	$_->finish for map { session("p$_", @ddl) } 1 .. 5;
 	unlike(slurp_file($node->logfile), qr/not so in the table|PANIC|TRAP/, "$what: shared memory and tables agree");
-	is($node->safe_psql('postgres', 'SELECT loads > 20 AND unknown > 1000 FROM coupon_stat_cache'), 't', "$what: there was something to ask");
+	cmp_ok($node->safe_psql('postgres', $asked), '>', $before + 1000, "$what: there was something to ask");
 	is($node->safe_psql('postgres', 'SELECT template_id, problem FROM coupon_verify() WHERE NOT ok'), '', "$what: the books balance")
 		if $what ne 'past triggers';
 }
