@@ -75,7 +75,7 @@ OBJS = \
 	src/remind.o \
 	src/remind_bitmap.o \
 	src/remind_fire.o \
-	src/remind_mark.o \
+	src/remind_rows.o \
 	src/remind_tick.o \
 	src/render.o \
 	src/render_channel.o \

@@ -238,10 +238,10 @@ TakeIsolated(Lane *lane, MemoryContext context)
 
 /* A reminder is of no use when the sale has begun, or is no more. */
 static bool
-IsTooLate(const RenderPush *push)
+IsTooLate(const RenderEvent *event)
 {
-	return strcmp(push->kind, "reminder") == 0 &&
-		(!push->has_start || push->start <= GetCurrentTimestamp());
+	return strcmp(event->kind, "reminder") == 0 &&
+		(!event->has_start || event->start <= GetCurrentTimestamp());
 }
 
 /*
@@ -332,7 +332,7 @@ Send(Lane *lane, const LeasedPush *leased)
 	Flight	   *flight;
 
 	broken = WhatIsBroken(leased);
-	if (broken != NULL || IsTooLate(&leased->push))
+	if (broken != NULL || IsTooLate(leased->push.event))
 	{
 		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
 		if (broken != NULL)

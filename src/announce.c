@@ -24,23 +24,20 @@ AnnounceIssued(const Task *task, const Line *lines, int nlines)
 {
 	OutboxEvent event = {.kind = "coupon", .template_id = task->template_id,
 	.task_id = task->id, .due_at = GetCurrentTimestamp()};
-	int64	   *users;
-	int			nusers = 0;
 
-	if (task->notify == 0)
-		return;
-	users = palloc(nlines * sizeof(int64));
-	for (int i = 0; i < nlines; i++)
+	for (int channel = 0; task->notify != 0 && channel < REMIND_CHANNELS; channel++)
 	{
-		if (lines[i].fate == LINE_ISSUED)
-			users[nusers++] = lines[i].user_id;
-	}
-	for (int channel = 0; nusers > 0 && channel < REMIND_CHANNELS; channel++)
-	{
+		OutboxPushes *pushes;
+
 		if ((task->notify & (1 << channel)) == 0)
 			continue;
 		event.channel = RemindChannelName(channel);
-		OutboxAdd(&event, users, nusers, NULL);
+		pushes = OutboxBegin(&event, false);
+		for (int i = 0; i < nlines; i++)
+		{
+			if (lines[i].fate == LINE_ISSUED)
+				(void) OutboxPut(pushes, lines[i].user_id);
+		}
+		OutboxEnd(pushes);
 	}
-	pfree(users);
 }

@@ -486,6 +486,7 @@ CatalogGet(void)
 		fresh.role_table = FindTable(schema, "coupon_role");
 		fresh.queue_table = FindTable(schema, "coupon_notification");
 		fresh.history_table = FindTable(schema, "coupon_notification_history");
+		fresh.remind_table = FindTable(schema, "coupon_remind");
 
 		template = table_open(fresh.template_table, AccessShareLock);
 		fresh.owner = template->rd_rel->relowner;

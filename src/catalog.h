@@ -33,6 +33,7 @@ typedef struct Catalog
 	Oid			role_table;
 	Oid			queue_table;	/* coupon_notification */
 	Oid			history_table;	/* coupon_notification_history */
+	Oid			remind_table;
 	CatalogLeaf leaf[COUPON_PARTITIONS];	/* by hash remainder */
 	uint64		guard;			/* of the triggers on all leaves: another one
 								 * after any change; 0: some do not fire */

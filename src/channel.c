@@ -305,7 +305,7 @@ Datum
 coupon_channel_test(PG_FUNCTION_ARGS)
 {
 	OutboxEvent event = {"test"};
-	int64		user = NO_USER;
+	OutboxPushes *pushes;
 	int64		id;
 	QueryScope	scope;
 
@@ -315,7 +315,9 @@ coupon_channel_test(PG_FUNCTION_ARGS)
 	event.due_at = GetCurrentTimestamp();
 	QueryBegin(&scope);
 	RequireSending(event.channel);
-	OutboxAdd(&event, &user, 1, &id);
+	pushes = OutboxBegin(&event, false);
+	id = OutboxPut(pushes, NO_USER);
+	OutboxEnd(pushes);
 	QueryEnd(&scope);
 	PutInteger(fcinfo, id);
 	return (Datum) 0;

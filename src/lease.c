@@ -79,6 +79,7 @@ typedef struct Taking
 	TimestampTz until;
 	MemoryContext context;		/* of the pushes */
 	List	   *pushes;
+	List	   *events;			/* that they tell of, each once */
 } Taking;
 
 static OwnerQuery read_templates = {
@@ -126,60 +127,88 @@ ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
 	leased->push.nrecipients = n;
 }
 
-/* Add a push, of columns by their place in the queue. */
+static bool
+IsText(Datum datum, const char *string)
+{
+	text	   *value = DatumGetTextPP(datum);
+
+	return VARSIZE_ANY_EXHDR(value) == strlen(string) &&
+		memcmp(VARDATA_ANY(value), string, strlen(string)) == 0;
+}
+
+/* What a push tells of, of columns by their place in the queue. */
+static RenderEvent *
+EventOf(Taking *taking, const Datum *values, const bool *isnull)
+{
+	const LeaseChannel *channel = taking->channel;
+	int64		template_id = isnull[QUEUE_TEMPLATE_ID] ? 0 : DatumGetInt64(values[QUEUE_TEMPLATE_ID]);
+	int64		task_id = isnull[QUEUE_TASK_ID] ? 0 : DatumGetInt64(values[QUEUE_TASK_ID]);
+	int			minutes = isnull[QUEUE_MINUTES] ? 0 : DatumGetInt16(values[QUEUE_MINUTES]);
+	RenderEvent *event;
+	ListCell   *lc;
+
+	foreach(lc, taking->events)
+	{
+		event = lfirst(lc);
+		if (event->template_id == template_id && event->task_id == task_id &&
+			event->minutes == minutes && IsText(values[QUEUE_KIND], event->kind))
+			return event;
+	}
+	event = palloc0(sizeof(RenderEvent));
+	event->kind = LeaseTextOf(values[QUEUE_KIND], taking->context);
+	event->channel = channel->name;
+	event->template_id = template_id;
+	event->task_id = task_id;
+	event->minutes = minutes;
+	for (int i = 0; i < channel->nmessages; i++)
+	{
+		if (strcmp(channel->messages[i].kind, event->kind) == 0)
+		{
+			event->subject = channel->messages[i].subject;
+			event->body = channel->messages[i].body;
+		}
+	}
+	taking->events = lappend(taking->events, event);
+	return event;
+}
+
+/* Add a push, the same way. */
 static void
 AddPush(Taking *taking, const Datum *values, const bool *isnull, ItemPointer tid)
 {
-	const LeaseChannel *channel = taking->channel;
-	MemoryContext context = taking->context;
-	MemoryContext old = MemoryContextSwitchTo(context);
+	MemoryContext old = MemoryContextSwitchTo(taking->context);
 	LeasedPush *leased = palloc0(sizeof(LeasedPush));
-	RenderPush *push = &leased->push;
+	RenderEvent *event = EventOf(taking, values, isnull);
 
 	leased->tid = *tid;
-	push->id = DatumGetInt64(values[QUEUE_ID]);
+	leased->push.id = DatumGetInt64(values[QUEUE_ID]);
+	leased->push.event = event;
 	*taking->from = Max(*taking->from, DatumGetTimestampTz(values[QUEUE_NEXT_AT]));
 	leased->attempts = DatumGetInt32(values[QUEUE_ATTEMPTS]);
 	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
-	push->kind = LeaseTextOf(values[QUEUE_KIND], context);
-	push->channel = channel->name;
-	leased->asynchronous = strcmp(push->kind, "coupon") == 0;
-	push->template_id = isnull[QUEUE_TEMPLATE_ID] ? 0 : DatumGetInt64(values[QUEUE_TEMPLATE_ID]);
-	push->minutes = isnull[QUEUE_MINUTES] ? 0 : DatumGetInt16(values[QUEUE_MINUTES]);
-	push->task_id = isnull[QUEUE_TASK_ID] ? 0 : DatumGetInt64(values[QUEUE_TASK_ID]);
+	leased->asynchronous = strcmp(event->kind, "coupon") == 0;
 	ReadRecipients(leased, DatumGetArrayTypeP(values[QUEUE_USER_IDS]),
 				   isnull[QUEUE_ADDRESS] ? NULL :
-				   LeaseTextOf(values[QUEUE_ADDRESS], context));
-	for (int i = 0; i < channel->nmessages; i++)
-	{
-		if (strcmp(channel->messages[i].kind, push->kind) == 0)
-		{
-			push->subject = channel->messages[i].subject;
-			push->body = channel->messages[i].body;
-		}
-	}
+				   LeaseTextOf(values[QUEUE_ADDRESS], taking->context));
 	taking->pushes = lappend(taking->pushes, leased);
 	MemoryContextSwitchTo(old);
 }
 
-/* Put names and starts into pushes: of few templates, as a rule of one. */
+/* Put names and starts into events. */
 static void
-AddTemplates(List *pushes, MemoryContext context)
+AddTemplates(List *events, MemoryContext context)
 {
-	int64	   *ids = palloc(list_length(pushes) * sizeof(int64));
+	int64	   *ids = palloc(list_length(events) * sizeof(int64));
 	int			nids = 0;
 	int			n;
 	Datum		arg;
 	ListCell   *lc;
 
-	foreach(lc, pushes)
+	foreach(lc, events)
 	{
-		int64		id = ((LeasedPush *) lfirst(lc))->push.template_id;
-		int			i = 0;
+		int64		id = ((RenderEvent *) lfirst(lc))->template_id;
 
-		while (i < nids && ids[i] != id)
-			i++;
-		if (i == nids && id != 0)
+		if (id != 0)
 			ids[nids++] = id;
 	}
 	if (nids == 0)
@@ -193,15 +222,15 @@ AddTemplates(List *pushes, MemoryContext context)
 		const char *name = LeaseText(i, 2, context);
 		TimestampTz start = DatumGetTimestampTz(QueryValue(i, 3, &isnull));
 
-		foreach(lc, pushes)
+		foreach(lc, events)
 		{
-			RenderPush *push = &((LeasedPush *) lfirst(lc))->push;
+			RenderEvent *event = lfirst(lc);
 
-			if (push->template_id != id)
+			if (event->template_id != id)
 				continue;
-			push->name = name;
-			push->start = start;
-			push->has_start = true;
+			event->name = name;
+			event->start = start;
+			event->has_start = true;
 		}
 	}
 }
@@ -354,7 +383,7 @@ List *
 LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz until)
 {
 	Taking		taking = {channel, limit, GetCurrentTimestamp(), from, until,
-	CurrentMemoryContext, NIL};
+	CurrentMemoryContext, NIL, NIL};
 	QueryScope	scope;
 
 	QueryBegin(&scope);
@@ -363,7 +392,7 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 		TakeThroughSql(&taking);
 	if (taking.pushes != NIL)
 	{
-		AddTemplates(taking.pushes, taking.context);
+		AddTemplates(taking.events, taking.context);
 		AddAddresses(taking.pushes, channel, taking.context);
 	}
 	QueryEnd(&scope);

@@ -102,18 +102,19 @@ BatchSizeOf(const char *channel)
 	return DatumGetInt32(QueryValue(0, 1, &isnull));
 }
 
-/* One row for each slice of so many users. */
+/* One row for each slice of users. */
 static void
-AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
-			  const int64 *users, int nusers, int in_a_row)
+AddThroughSql(OwnerQuery *query, const OutboxPushes *pushes)
 {
+	const OutboxEvent *event = &pushes->event;
 	Datum		args[ADD_NARGS];
 	char		nulls[ADD_NARGS];
 
 	memset(nulls, ' ', sizeof(nulls));
-	args[0] = ArrayOfInt8(row_ids, (nusers + in_a_row - 1) / in_a_row);
-	args[1] = ArrayOfInt8(users, nusers);
-	args[2] = Int32GetDatum(in_a_row);
+	args[0] = ArrayOfInt8(pushes->row_ids,
+						  (pushes->nusers + pushes->in_a_row - 1) / pushes->in_a_row);
+	args[1] = ArrayOfInt8(pushes->users, pushes->nusers);
+	args[2] = Int32GetDatum(pushes->in_a_row);
 	args[3] = CStringGetTextDatum(event->channel);
 	args[4] = CStringGetTextDatum(event->kind);
 	args[5] = Int64GetDatum(event->template_id);
@@ -132,17 +133,17 @@ AddThroughSql(OwnerQuery *query, const OutboxEvent *event, const int64 *row_ids,
 
 /* The same for the queue, past the executor. */
 static void
-AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
-			const int64 *users, int nusers, int in_a_row)
+AddDirectly(DirectTable *queue, const OutboxPushes *pushes)
 {
+	const OutboxEvent *event = &pushes->event;
 	Datum		channel = CStringGetTextDatum(event->channel);
 	Datum		kind = CStringGetTextDatum(event->kind);
 
-	for (int done = 0; done < nusers; done += in_a_row)
+	for (int done = 0; done < pushes->nusers; done += pushes->in_a_row)
 	{
 		TupleTableSlot *slot = DirectNew(queue);
 
-		DirectSet(slot, QUEUE_ID, Int64GetDatum(*row_ids++));
+		DirectSet(slot, QUEUE_ID, Int64GetDatum(pushes->row_ids[done / pushes->in_a_row]));
 		DirectSet(slot, QUEUE_CHANNEL, channel);
 		DirectSet(slot, QUEUE_KIND, kind);
 		if (event->template_id != 0)
@@ -153,7 +154,9 @@ AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
 			DirectSet(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
 		if (event->address != NULL)
 			DirectSet(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
-		DirectSet(slot, QUEUE_USER_IDS, ArrayOfInt8(users + done, Min(nusers - done, in_a_row)));
+		DirectSet(slot, QUEUE_USER_IDS,
+				  ArrayOfInt8(pushes->users + done,
+							  Min(pushes->nusers - done, pushes->in_a_row)));
 		DirectSet(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
 		/* of each row its own: a lease goes on where the last one stopped */
 		DirectSet(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
@@ -164,48 +167,75 @@ AddDirectly(DirectTable *queue, const OutboxEvent *event, const int64 *row_ids,
 	DirectClose(queue);
 }
 
-/* Ids for rows of so many users, and for each user that of his row. */
-static int64 *
-MakeRowIds(int nusers, int in_a_row, int64 *ids)
+/*
+ * OutboxBegin begins to gather pushes of an event, in the current memory context;
+ * missed: they came too late to be sent, and go to the history.  Up to OutboxEnd
+ * between QueryBegin and QueryEnd of the caller's.
+ */
+OutboxPushes *
+OutboxBegin(const OutboxEvent *event, bool missed)
 {
-	int			nrows = (nusers + in_a_row - 1) / in_a_row;
-	int64	   *row_ids = palloc(nrows * sizeof(int64));
+	OutboxPushes *pushes = palloc0(sizeof(OutboxPushes));
 
-	for (int i = 0; i < nrows; i++)
-		row_ids[i] = IdNext();
-	for (int i = 0; i < nusers && ids != NULL; i++)
-		ids[i] = row_ids[i / in_a_row];
-	return row_ids;
+	pushes->event = *event;
+	pushes->missed = missed;
+	pushes->in_a_row = missed ? MISSED_IN_A_ROW : BatchSizeOf(event->channel);
+	pushes->room = 64;
+	pushes->users = palloc(pushes->room * sizeof(int64));
+	pushes->row_ids = palloc(pushes->room * sizeof(int64));
+	return pushes;
 }
 
 /*
- * OutboxAdd adds pushes of an event to users, at least one, and wakes the
- * worker at commit.  ids, if not NULL, gets for each user the id of the row
- * that he is in.  Between QueryBegin and QueryEnd of the caller's.
+ * OutboxPut adds a user, and returns the id of the row that he will be in.
+ */
+int64
+OutboxPut(OutboxPushes *pushes, int64 user_id)
+{
+	int			row = pushes->nusers / pushes->in_a_row;
+
+	if (pushes->nusers == pushes->room)
+	{
+		pushes->room *= 2;
+		pushes->users = repalloc(pushes->users, pushes->room * sizeof(int64));
+		pushes->row_ids = repalloc(pushes->row_ids, pushes->room * sizeof(int64));
+	}
+	if (row == pushes->nrows)
+		pushes->row_ids[pushes->nrows++] = IdNext();
+	pushes->users[pushes->nusers++] = user_id;
+	return pushes->row_ids[row];
+}
+
+/*
+ * OutboxTakeBack leaves out the user that was put last.
  */
 void
-OutboxAdd(const OutboxEvent *event, const int64 *users, int nusers, int64 *ids)
+OutboxTakeBack(OutboxPushes *pushes)
 {
-	int			in_a_row = BatchSizeOf(event->channel);
-	int64	   *row_ids = MakeRowIds(nusers, in_a_row, ids);
+	pushes->nusers--;
+}
+
+/*
+ * OutboxEnd adds what was put, and wakes the worker at commit.
+ */
+void
+OutboxEnd(OutboxPushes *pushes)
+{
 	DirectTable queue;
 
-	if (DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
-		AddDirectly(&queue, event, row_ids, users, nusers, in_a_row);
-	else
-		AddThroughSql(&add_rows, event, row_ids, users, nusers, in_a_row);
-	WakeWorkerAtCommit(WAKE_DELIVER);
-}
-
-/*
- * OutboxAddMissed records, in the history, pushes that came too late to be
- * sent.  As OutboxAdd otherwise.
- */
-void
-OutboxAddMissed(const OutboxEvent *event, const int64 *users, int nusers, int64 *ids)
-{
-	AddThroughSql(&add_missed, event, MakeRowIds(nusers, MISSED_IN_A_ROW, ids), users,
-				  nusers, MISSED_IN_A_ROW);
+	if (pushes->nusers > 0 && pushes->missed)
+		AddThroughSql(&add_missed, pushes);
+	else if (pushes->nusers > 0)
+	{
+		if (DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
+			AddDirectly(&queue, pushes);
+		else
+			AddThroughSql(&add_rows, pushes);
+		WakeWorkerAtCommit(WAKE_DELIVER);
+	}
+	pfree(pushes->users);
+	pfree(pushes->row_ids);
+	pfree(pushes);
 }
 
 /*

@@ -41,12 +41,26 @@ typedef struct OutboxEvent
 	TimestampTz due_at;
 } OutboxEvent;
 
+/* Pushes of an event that are being gathered. */
+typedef struct OutboxPushes
+{
+	/* private to outbox.c */
+	OutboxEvent event;
+	bool		missed;
+	int			in_a_row;		/* users that share a row */
+	int64	   *users;
+	int64	   *row_ids;
+	int			nusers;
+	int			nrows;			/* ids that are made, at most one more than needed */
+	int			room;			/* in both */
+} OutboxPushes;
+
 extern const DirectLayout OutboxQueueLayout;
 
-extern void OutboxAdd(const OutboxEvent *event, const int64 *users, int nusers,
-					  int64 *ids);
-extern void OutboxAddMissed(const OutboxEvent *event, const int64 *users, int nusers,
-							int64 *ids);
+extern OutboxPushes *OutboxBegin(const OutboxEvent *event, bool missed);
+extern int64 OutboxPut(OutboxPushes *pushes, int64 user_id);
+extern void OutboxTakeBack(OutboxPushes *pushes);
+extern void OutboxEnd(OutboxPushes *pushes);
 extern bool OutboxWithdraw(int64 id, int64 user_id);
 
 #endif							/* COUPON_OUTBOX_H */

@@ -76,20 +76,22 @@ Shown(const char *utf8, int length)
 static void
 MakeSample(RenderPush *push, const char *kind, TimestampTz now)
 {
+	RenderEvent *event = push->event;
+
 	push->id = IdFirstAt(now);
-	push->kind = kind;
+	event->kind = kind;
 	if (strcmp(kind, "test") == 0)
 		return;
-	push->template_id = SAMPLE_ID;
-	push->name = "Sample";
+	event->template_id = SAMPLE_ID;
+	event->name = "Sample";
 	if (strcmp(kind, "coupon") == 0)
 	{
-		push->task_id = SAMPLE_ID;
+		event->task_id = SAMPLE_ID;
 		return;
 	}
-	push->minutes = SAMPLE_MINUTES;
-	push->has_start = true;
-	push->start = now - now % USECS_PER_MINUTE + SAMPLE_MINUTES * USECS_PER_MINUTE;
+	event->minutes = SAMPLE_MINUTES;
+	event->has_start = true;
+	event->start = now - now % USECS_PER_MINUTE + SAMPLE_MINUTES * USECS_PER_MINUTE;
 }
 
 static void
@@ -152,8 +154,9 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	TimestampTz now = GetCurrentTimestamp();
-	RenderPush	push = {0};
+	RenderEvent event = {0};
 	RenderRecipient recipient;
+	RenderPush	push = {.event = &event, .recipients = &recipient, .nrecipients = 1};
 	RenderChannel *channel;
 	const char *endpoint;
 	Datum		headers;
@@ -164,30 +167,28 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	QueryScope	scope;
 
 	MakeSample(&push, ChannelKindArg(fcinfo, 0), now);
-	push.channel = ChannelArg(fcinfo, 1);
+	event.channel = ChannelArg(fcinfo, 1);
 	ArgRequire(fcinfo, 2, "user_id");
 	recipient.user_id = PG_GETARG_INT64(2);
 	ArgCheckUserId(recipient.user_id);
 	ChannelRequireUnbound();
 	InitMaterializedSRF(fcinfo, 0);
 
-	args[0] = CStringGetTextDatum(push.kind);
-	args[1] = CStringGetTextDatum(push.channel);
+	args[0] = CStringGetTextDatum(event.kind);
+	args[1] = CStringGetTextDatum(event.channel);
 	args[2] = Int64GetDatum(recipient.user_id);
 	QueryBegin(&scope);
 	if (QueryRun(&read_channel, args, NULL) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("channel \"%s\" is not set up", push.channel),
-				 errhint("SELECT coupon_channel_set('%s', 'https://...')", push.channel)));
+				 errmsg("channel \"%s\" is not set up", event.channel),
+				 errhint("SELECT coupon_channel_set('%s', 'https://...')", event.channel)));
 	endpoint = Column(1);
 	headers = QueryValue(0, 3, &isnull);
 	channel = RenderChannelMake(Column(2), DatumGetJsonbP(headers), Column(4), Column(5));
-	push.subject = Utf8Column(6);
-	push.body = Utf8Column(7);
+	event.subject = Utf8Column(6);
+	event.body = Utf8Column(7);
 	recipient.address = Utf8Column(8);
-	push.recipients = &recipient;
-	push.nrecipients = 1;
 	values[0] = CStringGetTextDatum(endpoint);
 	if (strncmp(endpoint, "smtp", 4) == 0)
 		PreviewMail(&push, channel, now, values);

@@ -44,47 +44,97 @@ AppendSignature(StringInfo out, const RenderChannel *channel, int i, const char 
 	out->data[out->len] = '\0';
 }
 
-/* {"type": …, "timestamp": …, "data": {…}} */
+/* ,"channel": … "body": …: what a body says of the event */
 static void
-AppendStandardBody(StringInfo out, const RenderPush *push, const char *subject,
-				   const char *body)
+AppendEventAnew(StringInfo out, const RenderPush *push)
 {
-	appendStringInfoString(out, "{\"type\":\"");
-	appendStringInfoString(out, RenderEventType(push));
-	/* Of the event, not of the attempt: the body stays what it was. */
-	appendStringInfoString(out, "\",\"timestamp\":\"");
-	RenderUtc(out, IdTime(push->id));
-	appendStringInfoString(out, "\",\"data\":{\"id\":");
-	RenderJsonId(out, push->id);
+	const RenderEvent *event = push->event;
+	StringInfoData subject,
+				body;
+
+	initStringInfo(&subject);
+	initStringInfo(&body);
+	RenderTexts(push, &subject, &body);
 	appendStringInfoString(out, ",\"channel\":");
-	RenderJsonString(out, push->channel);
+	RenderJsonString(out, event->channel);
 	appendStringInfoString(out, ",\"template_id\":");
-	RenderJsonId(out, push->template_id);
+	RenderJsonId(out, event->template_id);
 	appendStringInfoString(out, ",\"name\":");
-	RenderJsonString(out, push->name);
+	RenderJsonString(out, event->name);
 	appendStringInfoString(out, ",\"start\":");
-	if (RenderHasStart(push))
+	if (RenderHasStart(event))
 	{
 		appendStringInfoChar(out, '"');
-		RenderUtc(out, push->start);
+		RenderUtc(out, event->start);
 		appendStringInfoChar(out, '"');
 	}
 	else
 		appendStringInfoString(out, "null");
 	appendStringInfoString(out, ",\"minutes\":");
-	if (push->minutes != 0)
-		RenderInteger(out, push->minutes);
+	if (event->minutes != 0)
+		RenderInteger(out, event->minutes);
 	else
 		appendStringInfoString(out, "null");
 	appendStringInfoString(out, ",\"task_id\":");
-	RenderJsonId(out, push->task_id);
+	RenderJsonId(out, event->task_id);
 	appendStringInfoString(out, ",\"subject\":");
-	RenderJsonString(out, subject);
+	RenderJsonString(out, subject.data);
 	appendStringInfoString(out, ",\"body\":");
-	RenderJsonString(out, body);
+	RenderJsonString(out, body.data);
+	pfree(subject.data);
+	pfree(body.data);
+}
+
+/* The same, made once for all pushes of the event, unless they read differently. */
+static void
+AppendEvent(StringInfo out, const RenderPush *push)
+{
+	RenderEvent *event = push->event;
+	int			begin = out->len;
+
+	if (event->json != NULL)
+	{
+		appendBinaryStringInfo(out, event->json, event->json_length);
+		return;
+	}
+	AppendEventAnew(out, push);
+	if (RenderTextsAreShared(event))
+	{
+		event->json_length = out->len - begin;
+		event->json = pnstrdup(out->data + begin, event->json_length);
+	}
+}
+
+/* {"type": …, "timestamp": …, "data": {…}} */
+static void
+AppendStandardBody(StringInfo out, const RenderPush *push)
+{
+	appendStringInfoString(out, "{\"type\":\"");
+	appendStringInfoString(out, RenderEventType(push->event));
+	/* Of the event, not of the attempt: the body stays what it was. */
+	appendStringInfoString(out, "\",\"timestamp\":\"");
+	RenderUtc(out, IdTime(push->id));
+	appendStringInfoString(out, "\",\"data\":{\"id\":");
+	RenderJsonId(out, push->id);
+	AppendEvent(out, push);
 	appendStringInfoString(out, ",\"recipients\":");
 	RenderRecipients(out, push);
 	appendStringInfoString(out, "}}");
+}
+
+/* What the channel's body_template makes of it. */
+static void
+AppendOwnBody(StringInfo out, const RenderPush *push, const RenderChannel *channel)
+{
+	StringInfoData subject,
+				body;
+
+	initStringInfo(&subject);
+	initStringInfo(&body);
+	RenderTexts(push, &subject, &body);
+	RenderTemplate(push, channel, subject.data, body.data, out);
+	pfree(subject.data);
+	pfree(body.data);
 }
 
 static void
@@ -137,19 +187,12 @@ RenderRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz 
 {
 	const char **list = palloc((channel->nheaders + MORE_HEADERS) * sizeof(char *));
 	int			n = channel->nheaders;
-	StringInfoData subject,
-				text,
-				key;
+	StringInfoData key;
 
-	initStringInfo(&subject);
-	initStringInfo(&text);
-	RenderTexts(push, &subject, &text);
 	if (channel->body_template == NULL)
-		AppendStandardBody(body, push, subject.data, text.data);
+		AppendStandardBody(body, push);
 	else
-		RenderTemplate(push, channel, subject.data, text.data, body);
-	pfree(subject.data);
-	pfree(text.data);
+		AppendOwnBody(body, push, channel);
 
 	memcpy(list, channel->headers, n * sizeof(char *));
 	if (channel->body_template == NULL || channel->nsecrets > 0)

@@ -20,9 +20,9 @@ typedef struct RenderRecipient
 	const char *address;		/* NULL: the user id */
 } RenderRecipient;
 
-typedef struct RenderPush
+/* What pushes tell of: many share it. */
+typedef struct RenderEvent
 {
-	int64		id;
 	const char *kind;			/* "reminder", "coupon" or "test" */
 	const char *channel;
 	int64		template_id;	/* 0: none */
@@ -33,6 +33,15 @@ typedef struct RenderPush
 	int64		task_id;		/* 0: none */
 	const char *subject;		/* of coupon_message; NULL: the built-in text */
 	const char *body;			/* the same */
+	const char *json;			/* what is the same in all bodies; NULL: not known */
+	int			json_length;
+} RenderEvent;
+
+typedef struct RenderPush
+{
+	int64		id;
+	RenderEvent *event;			/* RenderRequest keeps its json, in the current
+								 * context */
 	const RenderRecipient *recipients;
 	int			nrecipients;
 } RenderPush;

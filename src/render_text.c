@@ -230,9 +230,9 @@ AppendLocal(StringInfo out, TimestampTz at)
  * RenderHasStart tells whether there is a moment to tell.
  */
 bool
-RenderHasStart(const RenderPush *push)
+RenderHasStart(const RenderEvent *event)
 {
-	return push->has_start && !TIMESTAMP_NOT_FINITE(push->start);
+	return event->has_start && !TIMESTAMP_NOT_FINITE(event->start);
 }
 
 /* A string as it stands between quotes in JSON. */
@@ -431,15 +431,16 @@ AppendOneRecipient(StringInfo out, const Expansion *x, Placeholder which)
 static void
 AppendStart(StringInfo out, const Expansion *x)
 {
+	const RenderEvent *event = x->push->event;
 	StringInfoData start;
 
-	if (!RenderHasStart(x->push))
+	if (!RenderHasStart(event))
 		return;
 	initStringInfo(&start);
 	if (x->in_message)
-		AppendLocal(&start, x->push->start);
+		AppendLocal(&start, event->start);
 	else
-		RenderUtc(&start, x->push->start);
+		RenderUtc(&start, event->start);
 	AppendEscaped(out, start.data, x->escape);
 	pfree(start.data);
 }
@@ -459,6 +460,7 @@ static void
 AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 {
 	const RenderPush *push = x->push;
+	const RenderEvent *event = push->event;
 
 	switch (which)
 	{
@@ -466,33 +468,33 @@ AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 			RenderInteger(out, push->id);
 			break;
 		case PH_KIND:
-			appendStringInfoString(out, push->kind);
+			appendStringInfoString(out, event->kind);
 			break;
 		case PH_CHANNEL:
-			appendStringInfoString(out, push->channel);
+			appendStringInfoString(out, event->channel);
 			break;
 		case PH_USER_ID:
 		case PH_ADDRESS:
 			AppendOneRecipient(out, x, which);
 			break;
 		case PH_NAME:
-			if (push->name != NULL)
-				AppendEscaped(out, push->name, x->escape);
+			if (event->name != NULL)
+				AppendEscaped(out, event->name, x->escape);
 			break;
 		case PH_TEMPLATE_ID:
-			if (push->template_id != 0)
-				RenderInteger(out, push->template_id);
+			if (event->template_id != 0)
+				RenderInteger(out, event->template_id);
 			break;
 		case PH_START:
 			AppendStart(out, x);
 			break;
 		case PH_MINUTES:
-			if (push->minutes != 0)
-				RenderInteger(out, push->minutes);
+			if (event->minutes != 0)
+				RenderInteger(out, event->minutes);
 			break;
 		case PH_TASK_ID:
-			if (push->task_id != 0)
-				RenderInteger(out, push->task_id);
+			if (event->task_id != 0)
+				RenderInteger(out, event->task_id);
 			break;
 		case PH_SUBJECT:
 			AppendEscaped(out, x->subject, x->escape);
@@ -537,23 +539,23 @@ Expand(StringInfo out, const char *text, const Expansion *x)
 }
 
 static const Kind *
-KindOf(const RenderPush *push)
+KindOf(const RenderEvent *event)
 {
 	for (int i = 0; i < lengthof(kinds); i++)
 	{
-		if (strcmp(kinds[i].name, push->kind) == 0)
+		if (strcmp(kinds[i].name, event->kind) == 0)
 			return &kinds[i];
 	}
-	elog(ERROR, "unknown kind \"%s\" of a push", push->kind);
+	elog(ERROR, "unknown kind \"%s\" of a push", event->kind);
 }
 
 /*
  * RenderEventType returns the type of the event in Standard Webhooks.
  */
 const char *
-RenderEventType(const RenderPush *push)
+RenderEventType(const RenderEvent *event)
 {
-	return KindOf(push)->type;
+	return KindOf(event)->type;
 }
 
 /*
@@ -568,15 +570,55 @@ RenderTemplate(const RenderPush *push, const RenderChannel *channel,
 	Expand(out, channel->body_template, &x);
 }
 
+static const char *
+SubjectOf(const RenderEvent *event)
+{
+	return event->subject != NULL ? event->subject : KindOf(event)->subject;
+}
+
+static const char *
+BodyOf(const RenderEvent *event)
+{
+	return event->body != NULL ? event->body : KindOf(event)->body;
+}
+
 /*
  * RenderTexts appends what people read.
  */
 void
 RenderTexts(const RenderPush *push, StringInfo subject, StringInfo body)
 {
-	const Kind *kind = KindOf(push);
 	Expansion	x = {push, RENDER_RAW, true};
 
-	Expand(subject, push->subject != NULL ? push->subject : kind->subject, &x);
-	Expand(body, push->body != NULL ? push->body : kind->body, &x);
+	Expand(subject, SubjectOf(push->event), &x);
+	Expand(body, BodyOf(push->event), &x);
+}
+
+/* Whether a message names what each push has of its own. */
+static bool
+IsPersonal(const char *message)
+{
+	for (; (message = strchr(message, '{')) != NULL; message++)
+	{
+		switch (PlaceholderOf(message + 1, WordInBraces(message), true))
+		{
+			case PH_ID:
+			case PH_USER_ID:
+			case PH_ADDRESS:
+				return true;
+			default:
+				break;
+		}
+	}
+	return false;
+}
+
+/*
+ * RenderTextsAreShared tells whether people read the same in all pushes of an
+ * event.
+ */
+bool
+RenderTextsAreShared(const RenderEvent *event)
+{
+	return !IsPersonal(SubjectOf(event)) && !IsPersonal(BodyOf(event));
 }

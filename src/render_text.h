@@ -12,8 +12,9 @@ extern void RenderUtc(StringInfo out, TimestampTz at);
 extern void RenderJsonString(StringInfo out, const char *s);
 extern void RenderJsonId(StringInfo out, int64 id);
 extern void RenderRecipients(StringInfo out, const RenderPush *push);
-extern bool RenderHasStart(const RenderPush *push);
-extern const char *RenderEventType(const RenderPush *push);
+extern bool RenderHasStart(const RenderEvent *event);
+extern bool RenderTextsAreShared(const RenderEvent *event);
+extern const char *RenderEventType(const RenderEvent *event);
 extern void RenderTemplate(const RenderPush *push, const RenderChannel *channel,
 						   const char *subject, const char *body, StringInfo out);
 

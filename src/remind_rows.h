@@ -1,0 +1,46 @@
+/*
+ * remind_rows.h
+ *		Reminders of a sale that are due: read, and marked as fired.
+ */
+#ifndef COUPON_REMIND_ROWS_H
+#define COUPON_REMIND_ROWS_H
+
+#include "storage/itemptr.h"
+
+#include "direct.h"
+#include "remind_fire.h"
+#include "remind_bitmap.h"
+
+/* A row of coupon_remind, as it was read. */
+typedef struct RemindRow
+{
+	ItemPointerData tid;
+	int64		user_id;
+	RemindBitmap bitmap;
+	RemindBitmap fired;
+	Datum		notifications;
+	bool		no_notifications;	/* it is null */
+} RemindRow;
+
+typedef struct RemindRows
+{
+	/* private to remind_rows.c */
+	int64		template_id;
+	int			limit;
+	bool		direct;
+	DirectTable table;			/* direct: with a walk along its index */
+	MemoryContext row_context;
+	RemindRow  *read;			/* else: all of them, locked ... */
+	int			nread;
+	int			nrows;			/* ... these have been returned */
+	struct RemindMarks *marks;	/* ... and what becomes of them */
+	RemindRow	row;			/* the last */
+	int			nmarked;
+} RemindRows;
+
+extern void RemindRowsBegin(RemindRows *rows, const RemindSale *sale, int minutes, int limit);
+extern const RemindRow *RemindRowsNext(RemindRows *rows);
+extern bool RemindRowsMark(RemindRows *rows, RemindBitmap fired, const int64 *ids);
+extern int	RemindRowsEnd(RemindRows *rows);
+
+#endif							/* COUPON_REMIND_ROWS_H */
