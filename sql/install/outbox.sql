@@ -72,7 +72,9 @@ COMMENT ON COLUMN coupon_notification.next_at IS 'not to be sent before';
 COMMENT ON COLUMN coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
 COMMENT ON COLUMN coupon_notification.first_attempt IS 'attempts before the last replay';
 COMMENT ON COLUMN coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
-CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at);
+-- Rows come and go: what would be won by deduplication is less than it costs.
+CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)
+    WITH (deduplicate_items = off);
 
 CREATE TABLE coupon_notification_history (
     id           bigint PRIMARY KEY,
