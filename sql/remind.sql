@@ -193,6 +193,14 @@ SELECT * FROM coupon_remind_tick();
 SELECT c.fired, (SELECT count(*) FROM ONLY coupon_remind r WHERE r.ctid = c.ctid) AS beside FROM child c;
 DROP TABLE child;
 ANALYZE coupon_remind;
+-- without the index of ours
+DROP INDEX coupon_remind_next;
+CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes DESC);
+INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (7, 806, '{sms@10}');
+SELECT * FROM coupon_remind_tick();
+SELECT fired, next_minutes FROM coupon_remind WHERE user_id = 7 AND template_id = 806;
+DROP INDEX coupon_remind_next;
+CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes);
 DELETE FROM coupon_notification WHERE template_id = 806 AND user_ids = '{7}';
 DELETE FROM coupon_remind WHERE template_id = 806;
 UPDATE coupon_template SET receive_start = now() + '1 day' WHERE id = 806;

@@ -84,6 +84,30 @@ sub is_signed
 	is(join("\n", grep { /coupon_(remind|notification)/ && !/^(SELECT|WITH RECURSIVE)/ } @prepared), '', 'first: none writes');
 }
 
+# Pushes that leave together say what they are about: each its own, where the
+# message names a user, or is the same for all.
+my $says = 0;
+for my $message ('of {name}', 'of {name}, for {user_id}', '{id} of {name}', 'of {name}, to {address}')
+{
+	my $path = 'ok/says' . ++$says;
+	channel('ch3', $path);
+	sql(q{SELECT coupon_channel_enable('ch3', false)});
+	sql("SELECT coupon_message_set('reminder', 'ch3', 'subject', '$message')");
+	my %name = map { reminders_due('ch3', 11, 15, "sale $_") => "sale $_" } 1 .. 3;
+	sql(q{SELECT coupon_channel_enable('ch3')});
+	await_arrived($path, 15);
+	my $right = 0;
+	for my $request (arrived($path))
+	{
+		my $d = data_of($request);
+		my $user = $d->{recipients}[0]{user_id};
+		my $body = $message =~ s/\{name\}/$name{ $d->{template_id} }/r =~ s/\{id\}/$d->{id}/r =~ s/\{(user_id|address)\}/$user/r;
+		$right++ if $d->{body} eq $body && $d->{name} eq $name{ $d->{template_id} } && $request->{headers}{'webhook-id'} eq $d->{id};
+	}
+	is($right, 15, "\"$message\": of each sale, to each user");
+}
+sql(q{DELETE FROM coupon_message});
+
 # Channels take turns, have many secrets, and get others.
 {
 	my $round = 0;
