@@ -94,6 +94,8 @@ for my $message ('of {name}', 'of {name}, for {user_id}', '{id} of {name}', 'of 
 	sql(q{SELECT coupon_channel_enable('ch3', false)});
 	sql("SELECT coupon_message_set('reminder', 'ch3', 'subject', '$message')");
 	my %name = map { reminders_due('ch3', 11, 15, "sale $_") => "sale $_" } 1 .. 3;
+	await("count(*) = 15 FROM coupon_notification WHERE channel = 'ch3'", "\"$message\": all wait");
+	sql(q{UPDATE coupon_notification SET next_at = due_at - user_ids[1] * interval '1 s' WHERE channel = 'ch3'});
 	sql(q{SELECT coupon_channel_enable('ch3')});
 	await_arrived($path, 15);
 	my $right = 0;
