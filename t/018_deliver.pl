@@ -96,6 +96,7 @@ for my $message ('of {name}', 'of {name}, for {user_id}', '{id} of {name}', 'of 
 	my %name = map { reminders_due('ch3', 11, 15, "sale $_") => "sale $_" } 1 .. 3;
 	await("count(*) = 15 FROM coupon_notification WHERE channel = 'ch3'", "\"$message\": all wait");
 	sql(q{UPDATE coupon_notification SET next_at = due_at - user_ids[1] * interval '1 s' WHERE channel = 'ch3'});
+	my %of = split /[|\n]/, sql(q{SELECT id, template_id FROM coupon_notification WHERE channel = 'ch3'});
 	sql(q{SELECT coupon_channel_enable('ch3')});
 	await_arrived($path, 15);
 	my $right = 0;
@@ -103,8 +104,9 @@ for my $message ('of {name}', 'of {name}, for {user_id}', '{id} of {name}', 'of 
 	{
 		my $d = data_of($request);
 		my $user = $d->{recipients}[0]{user_id};
-		my $body = $message =~ s/\{name\}/$name{ $d->{template_id} }/r =~ s/\{id\}/$d->{id}/r =~ s/\{(user_id|address)\}/$user/r;
-		$right++ if $d->{body} eq $body && $d->{name} eq $name{ $d->{template_id} } && $request->{headers}{'webhook-id'} eq $d->{id};
+		my $name = $name{ $of{ $d->{id} } };
+		my $body = $message =~ s/\{name\}/$name/r =~ s/\{id\}/$d->{id}/r =~ s/\{(user_id|address)\}/$user/r;
+		$right++ if $d->{body} eq $body && $d->{name} eq $name && $d->{template_id} eq $of{ $d->{id} } && $request->{headers}{'webhook-id'} eq $d->{id};
 	}
 	is($right, 15, "\"$message\": of each sale, to each user");
 }
