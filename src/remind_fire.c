@@ -134,7 +134,7 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 	int			channel,
 				minutes;
 
-	RemindRowsBegin(&rows, sale, due, limit);
+	RemindRowsBegin(&rows, sale->template_id, due, sale->farthest, limit);
 	if (IsUnchanged(sale, now))
 	{
 		while ((row = RemindRowsNext(&rows)) != NULL)

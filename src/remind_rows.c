@@ -79,7 +79,7 @@ static OwnerQuery mark_fired = {
 
 /* False: it has to be done through SQL. */
 static bool
-BeginWalk(RemindRows *rows, const RemindSale *sale, int minutes)
+BeginWalk(RemindRows *rows, int nearest, int farthest)
 {
 	static const AttrNumber columns[] = {COLUMN_TEMPLATE_ID + 1, COLUMN_NEXT_MINUTES + 1};
 	ScanKeyData keys[3];
@@ -87,11 +87,11 @@ BeginWalk(RemindRows *rows, const RemindSale *sale, int minutes)
 	if (!DirectOpen(&rows->table, CatalogGet()->remind_table, &layout))
 		return false;
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
-				Int64GetDatum(sale->template_id));
+				Int64GetDatum(rows->template_id));
 	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT2GE,
-				Int16GetDatum(minutes));
+				Int16GetDatum(nearest));
 	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_INT2LE,
-				Int16GetDatum(sale->farthest));
+				Int16GetDatum(farthest));
 	PushActiveSnapshot(GetTransactionSnapshot());
 	if (!DirectScanBegin(&rows->table, columns, lengthof(columns), keys, lengthof(keys)))
 	{
@@ -105,15 +105,15 @@ BeginWalk(RemindRows *rows, const RemindSale *sale, int minutes)
 }
 
 static void
-ReadAll(RemindRows *rows, const RemindSale *sale, int minutes)
+ReadAll(RemindRows *rows, int nearest, int farthest)
 {
 	Datum		args[4];
 	int			nids = 0;
 	int			n;
 
-	args[0] = Int64GetDatum(sale->template_id);
-	args[1] = Int16GetDatum(minutes);
-	args[2] = Int16GetDatum(sale->farthest);
+	args[0] = Int64GetDatum(rows->template_id);
+	args[1] = Int16GetDatum(nearest);
+	args[2] = Int16GetDatum(farthest);
 	args[3] = Int32GetDatum(rows->limit);
 	rows->nread = n = (int) QueryRun(&take_due, args, NULL);
 	rows->read = palloc(n * sizeof(RemindRow));
@@ -140,20 +140,20 @@ ReadAll(RemindRows *rows, const RemindSale *sale, int minutes)
 }
 
 /*
- * RemindRowsBegin begins a look at the rows of a sale that have not fired what
- * lies so many minutes before the start, or farther; it ends when "limit" of
- * them are marked.  The snapshot is taken here.  Up to RemindRowsEnd between
- * QueryBegin and QueryEnd of the caller's.
+ * RemindRowsBegin begins a look at the rows of a sale whose next reminder lies
+ * between so many minutes before the start; it ends when "limit" of them are
+ * marked.  The snapshot is taken here.  Up to RemindRowsEnd between QueryBegin
+ * and QueryEnd of the caller's.
  */
 void
-RemindRowsBegin(RemindRows *rows, const RemindSale *sale, int minutes, int limit)
+RemindRowsBegin(RemindRows *rows, int64 template_id, int nearest, int farthest, int limit)
 {
 	memset(rows, 0, sizeof(RemindRows));
-	rows->template_id = sale->template_id;
+	rows->template_id = template_id;
 	rows->limit = limit;
-	rows->direct = BeginWalk(rows, sale, minutes);
+	rows->direct = BeginWalk(rows, nearest, farthest);
 	if (!rows->direct)
-		ReadAll(rows, sale, minutes);
+		ReadAll(rows, nearest, farthest);
 }
 
 static bool

@@ -8,7 +8,6 @@
 #include "storage/itemptr.h"
 
 #include "direct.h"
-#include "remind_fire.h"
 #include "remind_bitmap.h"
 
 /* A row of coupon_remind, as it was read. */
@@ -38,7 +37,8 @@ typedef struct RemindRows
 	int			nmarked;
 } RemindRows;
 
-extern void RemindRowsBegin(RemindRows *rows, const RemindSale *sale, int minutes, int limit);
+extern void RemindRowsBegin(RemindRows *rows, int64 template_id, int nearest, int farthest,
+							int limit);
 extern const RemindRow *RemindRowsNext(RemindRows *rows);
 extern bool RemindRowsMark(RemindRows *rows, RemindBitmap fired, const int64 *ids);
 extern int	RemindRowsEnd(RemindRows *rows);
