@@ -173,6 +173,19 @@ SELECT r.user_id, r.fired, r.next_minutes, r.note, array_agg(n.channel || '@' ||
 FROM coupon_remind r, unnest(r.notifications) WITH ORDINALITY AS o (id, n) JOIN coupon_notification n ON n.id = o.id
 WHERE r.template_id = 806 GROUP BY r.user_id, r.template_id ORDER BY 1;
 ALTER TABLE coupon_remind DROP COLUMN note;
+CREATE FUNCTION after_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    RAISE NOTICE 'marked: %, in the outbox: %', NEW.fired, (SELECT count(*) FROM coupon_notification n WHERE n.id = ANY (NEW.notifications));
+    RETURN NULL;
+END $$;
+INSERT INTO coupon_template (id, name, discount_value, status, receive_start) VALUES (807, 't', 1, 'published', now() + '9 min');
+INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (1, 807, '{sms@10}'), (2, 807, '{app@20,sms@10}');
+CREATE TRIGGER after_mark AFTER UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION after_mark();
+SELECT * FROM coupon_remind_tick();
+DROP FUNCTION after_mark() CASCADE;
+DELETE FROM coupon_notification WHERE template_id = 807;
+DELETE FROM coupon_remind WHERE template_id = 807;
+DELETE FROM coupon_template WHERE id = 807;
 CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER hold BEFORE UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION hold();
 UPDATE coupon_template SET receive_start = now() + '9 min' WHERE id = 806;

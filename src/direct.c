@@ -20,7 +20,7 @@
  * Rows are found by their place, or along an index in its order.
  *
  * Locks: the table as an INSERT or UPDATE does, to the end of the transaction.
- * Rows that somebody else holds are waited for only by an update that says so.
+ * Rows that somebody else holds are waited for by an update alone.
  */
 #include "postgres.h"
 
@@ -266,11 +266,23 @@ DirectInsert(DirectTable *table)
 }
 
 /*
- * Lock the row at a place; false: somebody has changed it, or holds it.  What
- * was read of it stays where it is, on its page.
+ * DirectMayBeHeld tells whether the row that was fetched bears the mark of
+ * somebody who holds it, or did.
  */
-static bool
-Lock(DirectTable *table, ItemPointer tid)
+bool
+DirectMayBeHeld(const DirectTable *table)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->read, false, NULL);
+
+	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
+/*
+ * DirectLock locks the row that was fetched, at its place; false: somebody has
+ * changed it, or holds it.  What was read of it stays where it is, on its page.
+ */
+bool
+DirectLock(DirectTable *table, ItemPointer tid)
 {
 	TM_FailureData failure;
 
@@ -279,25 +291,15 @@ Lock(DirectTable *table, ItemPointer tid)
 							LockWaitSkip, 0, &failure) == TM_Ok;
 }
 
-/* Whether the row that was fetched bears the mark of somebody who holds it, or did. */
-static bool
-IsMarked(const DirectTable *table)
-{
-	HeapTuple	tuple = ExecFetchSlotHeapTuple(table->read, false, NULL);
-
-	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
-}
-
 /*
  * DirectUpdate replaces the row at a place by the one that was filled, and moves
- * the place there; false: somebody has changed it, or holds it and we do not
- * wait.  Then it must be the row that was fetched.  An update that does not wait
- * is nothing that heap_update knows (it asserts), so a row that may be held is
- * locked before; not any row, since a lock is a WAL record of its own.  Who takes
- * a row between the look and the update is waited for after all.
+ * the place there; false: somebody has changed it.  Who holds it is waited for:
+ * heap_update knows nothing else (it asserts), so lock it before.  That is a WAL
+ * record of its own; whoever is hardly ever in the way of others asks
+ * DirectMayBeHeld before, and waits for those who take the row in between.
  */
 bool
-DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
+DirectUpdate(DirectTable *table, ItemPointer tid)
 {
 	TupleTableSlot *slot = table->slots[table->nrows];
 	CompatUpdateIndexes update_indexes;
@@ -305,8 +307,6 @@ DirectUpdate(DirectTable *table, ItemPointer tid, bool wait)
 	LockTupleMode lockmode;
 
 	CheckCmdReplicaIdentity(table->rel, CMD_UPDATE);
-	if (!wait && IsMarked(table) && !Lock(table, tid))
-		return false;
 	ExecStoreVirtualTuple(slot);
 	if (table_tuple_update(table->rel, tid, slot, table->estate->es_output_cid,
 						   GetActiveSnapshot(), InvalidSnapshot, true, &failure,

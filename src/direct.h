@@ -56,7 +56,9 @@ extern bool DirectDelete(DirectTable *table, ItemPointer tid);
 extern TupleTableSlot *DirectNew(DirectTable *table);
 extern TupleTableSlot *DirectNewVersion(DirectTable *table);
 extern void DirectInsert(DirectTable *table);
-extern bool DirectUpdate(DirectTable *table, ItemPointer tid, bool wait);
+extern bool DirectMayBeHeld(const DirectTable *table);
+extern bool DirectLock(DirectTable *table, ItemPointer tid);
+extern bool DirectUpdate(DirectTable *table, ItemPointer tid);
 extern void DirectClose(DirectTable *table);
 
 #endif							/* COUPON_DIRECT_H */

@@ -308,7 +308,7 @@ TakeRow(Taking *taking, DirectTable *queue, const TupleTableSlot *found)
 	DirectSet(row, QUEUE_ATTEMPTS,
 			  Int32GetDatum(DatumGetInt32(found->tts_values[QUEUE_ATTEMPTS]) + 1));
 	DirectSet(row, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
-	if (DirectUpdate(queue, &tid, false))
+	if ((!DirectMayBeHeld(queue) || DirectLock(queue, &tid)) && DirectUpdate(queue, &tid))
 		AddPush(taking, row->tts_values, row->tts_isnull, &tid);
 }
 

@@ -1,7 +1,7 @@
 /*
  * remind_fire.c
- *		Firing what is due of one sale: read, put into the outbox, marked as
- *		fired, in one transaction.
+ *		Firing what is due of one sale: read, marked as fired, put into the
+ *		outbox, in one transaction.
  *
  * Locks: the rows, of which nobody is waited for; the outbox comes after them,
  * as in remind.c.
@@ -140,11 +140,11 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 		while ((row = RemindRowsNext(&rows)) != NULL)
 			ndue += FireRow(&firing, &rows, row);
 	}
+	while (RemindTakeFirst(&firing.fired, &channel, &minutes))
+		OutboxEnd(PushesOf(&firing, channel, minutes));
 	n = RemindRowsEnd(&rows);
 	if (n == 0)
 		return 0;
-	while (RemindTakeFirst(&firing.fired, &channel, &minutes))
-		OutboxEnd(PushesOf(&firing, channel, minutes));
 	/* A crash must not take back what may have been sent: it would fire anew. */
 	ForceSyncCommit();
 	counts->rows += n;

@@ -206,7 +206,8 @@ MarkHere(RemindRows *rows, RemindBitmap fired, const int64 *ids)
 	slot->tts_isnull[COLUMN_NEXT_MINUTES] = minutes == 0;
 	DirectSet(slot, COLUMN_NOTIFICATIONS, ArrayOfInt8(ids, pg_popcount64(fired)));
 	MemoryContextSwitchTo(caller);
-	return DirectUpdate(&rows->table, &tid, false);
+	/* Another tick may be at the same row, again and again: so always a lock. */
+	return DirectLock(&rows->table, &tid) && DirectUpdate(&rows->table, &tid);
 }
 
 static void

@@ -27,7 +27,7 @@
  * was moved far into the past, are looked for when a worker starts and once an
  * hour: template by template through the index, never row by row.
  *
- * Locks: rows are taken with SKIP LOCKED, so that a tick waits for nobody and
+ * Locks: rows that others hold are passed over, so that a tick waits for nobody and
  * two ticks divide the work; a sale of which another transaction holds something
  * is asked again a moment later, it alone.  The outbox comes after the row, as
  * in remind.c.

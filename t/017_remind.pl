@@ -341,5 +341,37 @@ SELECT code FROM coupon_remind_cancel(:t, :back, 'app', 5);
 	$node->safe_psql('postgres', q{SELECT pg_drop_replication_slot('s')});
 }
 
+# Two ticks that meet at the same rows, over and over, divide them: neither waits
+# for what the other has, though both keep their transactions open.
+{
+	my $users = 100_000;
+	$node->safe_psql('postgres', q{ALTER SYSTEM SET coupon.databases = ''});
+	$node->reload;
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'coupon worker'}), 'no worker');
+	template(300, '1 day');
+	$node->safe_psql('postgres', qq{
+		INSERT INTO coupon_remind (user_id, template_id, bitmap) SELECT u, 300, '{sms\@5}' FROM generate_series(1, $users) u});
+	move(300, '4 min');
+	my $gate = $node->background_psql('postgres');
+	$gate->query_safe('SELECT pg_advisory_lock(1), pg_advisory_lock(2)');
+	my $at = sub { return "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = $_[0] AND NOT granted)"; };
+	my $ticks = start_pgbench($node, '-c', 2, '-t', 1, '-f', script(q{
+		BEGIN;
+		SELECT pg_advisory_xact_lock_shared(1);
+		SET LOCAL lock_timeout = '5s';
+		SELECT * FROM coupon_remind_tick();
+		SET LOCAL lock_timeout = 0;
+		SELECT pg_advisory_xact_lock_shared(2);
+		COMMIT;}));
+	ok($node->poll_query_until('postgres', 'SELECT ' . $at->(1) . ' = 2'), 'two ticks begin');
+	$gate->query_safe('SELECT pg_advisory_unlock(1)');
+	ok($node->poll_query_until('postgres', 'SELECT ' . $at->(2) . q{ = count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'}), 'and end');
+	$gate->query_safe('SELECT pg_advisory_unlock(2)');
+	$gate->quit;
+	ok($ticks->{handle}->finish, 'neither waits for the other') or diag(${ $ticks->{out} });
+	is($node->safe_psql('postgres', q{SELECT count(*), count(DISTINCT user_ids) FROM coupon_notification WHERE template_id = 300}),
+		"$users|$users", 'all have fired, each once');
+}
+
 $node->stop;
 done_testing();
