@@ -48,7 +48,7 @@ sub script
 sub start_pgbench
 {
 	my ($node, @args) = @_;
-	local %ENV = $node->_get_env();
+	local %ENV = ($node->_get_env(), PGAPPNAME => 'pgbench');
 	my ($in, $out) = ('', '');
 	my $h = IPC::Run::start([ 'pgbench', '-n', @args, 'postgres' ],
 		'<', \$in, '>', \$out, '2>&1');
