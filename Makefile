@@ -79,6 +79,7 @@ OBJS = \
 	src/remind_tick.o \
 	src/render.o \
 	src/render_channel.o \
+	src/render_escape.o \
 	src/render_hmac.o \
 	src/render_mail.o \
 	src/render_text.o \

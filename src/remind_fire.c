@@ -68,12 +68,15 @@ static OutboxPushes *
 PushesOf(Firing *firing, int channel, int minutes)
 {
 	OutboxPushes **pushes = &firing->pushes[channel][minutes / REMIND_STEP_MINUTES - 1];
-	OutboxEvent event = {.kind = REMIND_KIND, .channel = RemindChannelName(channel),
-	.template_id = firing->sale->template_id, .minutes = minutes,
-	.due_at = RemindMoment(firing->sale->start, minutes)};
 
 	if (*pushes == NULL)
+	{
+		OutboxEvent event = {.kind = REMIND_KIND, .channel = RemindChannelName(channel),
+		.template_id = firing->sale->template_id, .minutes = minutes,
+		.due_at = RemindMoment(firing->sale->start, minutes)};
+
 		*pushes = OutboxBegin(&event, firing->missed);
+	}
 	return *pushes;
 }
 

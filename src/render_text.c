@@ -235,116 +235,11 @@ RenderHasStart(const RenderEvent *event)
 	return event->has_start && !TIMESTAMP_NOT_FINITE(event->start);
 }
 
-/* A string as it stands between quotes in JSON. */
-static void
-AppendJson(StringInfo out, const char *s)
-{
-	static const char hex[] = "0123456789abcdef";
-	const char *run = s;
-
-	for (;; s++)
-	{
-		unsigned char c = *s;
-
-		if (likely(c >= 0x20 && c != '"' && c != '\\'))
-			continue;
-		appendBinaryStringInfo(out, run, s - run);
-		run = s + 1;
-		switch (c)
-		{
-			case '\0':
-				return;
-			case '"':
-			case '\\':
-				appendStringInfoChar(out, '\\');
-				appendStringInfoChar(out, c);
-				break;
-			case '\n':
-				appendBinaryStringInfo(out, "\\n", 2);
-				break;
-			default:
-				appendBinaryStringInfo(out, "\\u00", 4);
-				appendStringInfoChar(out, hex[c >> 4]);
-				appendStringInfoChar(out, hex[c & 15]);
-		}
-	}
-}
-
-static void
-AppendForm(StringInfo out, const char *s)
-{
-	static const char hex[] = "0123456789ABCDEF";
-
-	for (; *s != '\0'; s++)
-	{
-		unsigned char c = *s;
-
-		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-			(c >= '0' && c <= '9') || strchr("-._~", c) != NULL)
-		{
-			appendStringInfoChar(out, c);
-			continue;
-		}
-		appendStringInfoChar(out, '%');
-		appendStringInfoChar(out, hex[c >> 4]);
-		appendStringInfoChar(out, hex[c & 15]);
-	}
-}
-
-static void
-AppendEscaped(StringInfo out, const char *s, RenderEscape escape)
-{
-	switch (escape)
-	{
-		case RENDER_RAW:
-			appendStringInfoString(out, s);
-			break;
-		case RENDER_JSON:
-			AppendJson(out, s);
-			break;
-		case RENDER_FORM:
-			AppendForm(out, s);
-			break;
-	}
-}
-
-/*
- * RenderJsonString appends a string of JSON, or null.
- */
-void
-RenderJsonString(StringInfo out, const char *s)
-{
-	if (s == NULL)
-	{
-		appendBinaryStringInfo(out, "null", 4);
-		return;
-	}
-	appendStringInfoChar(out, '"');
-	AppendJson(out, s);
-	appendStringInfoChar(out, '"');
-}
-
-/*
- * RenderJsonId appends an id, as a string, since it may pass 2^53; 0 as null.
- */
-void
-RenderJsonId(StringInfo out, int64 id)
-{
-	if (id == 0)
-	{
-		appendBinaryStringInfo(out, "null", 4);
-		return;
-	}
-	appendStringInfoChar(out, '"');
-	RenderInteger(out, id);
-	appendStringInfoChar(out, '"');
-}
-
 static void
 AppendAddress(StringInfo out, const RenderRecipient *recipient, RenderEscape escape)
 {
 	if (recipient->address != NULL)
-		AppendEscaped(out, recipient->address, escape);
+		RenderEscaped(out, recipient->address, escape);
 	else
 		RenderInteger(out, recipient->user_id);
 }
@@ -380,7 +275,7 @@ AppendAddresses(StringInfo out, const RenderPush *push, RenderEscape escape)
 	for (int i = 0; i < push->nrecipients; i++)
 	{
 		if (i > 0)
-			AppendEscaped(out, ",", json ? RENDER_RAW : escape);
+			RenderEscaped(out, ",", json ? RENDER_RAW : escape);
 		if (json)
 			appendStringInfoChar(out, '"');
 		AppendAddress(out, &push->recipients[i], escape);
@@ -422,7 +317,7 @@ AppendOneRecipient(StringInfo out, const Expansion *x, Placeholder which)
 		for (int i = 0; i < push->nrecipients; i++)
 		{
 			if (i > 0)
-				AppendEscaped(out, ",", x->escape);
+				RenderEscaped(out, ",", x->escape);
 			AppendAddress(out, &push->recipients[i], x->escape);
 		}
 	}
@@ -441,7 +336,7 @@ AppendStart(StringInfo out, const Expansion *x)
 		AppendLocal(&start, event->start);
 	else
 		RenderUtc(&start, event->start);
-	AppendEscaped(out, start.data, x->escape);
+	RenderEscaped(out, start.data, x->escape);
 	pfree(start.data);
 }
 
@@ -452,7 +347,7 @@ AppendRecipientsEscaped(StringInfo out, const Expansion *x)
 
 	initStringInfo(&list);
 	RenderRecipients(&list, x->push);
-	AppendEscaped(out, list.data, x->escape == RENDER_FORM ? RENDER_FORM : RENDER_RAW);
+	RenderEscaped(out, list.data, x->escape == RENDER_FORM ? RENDER_FORM : RENDER_RAW);
 	pfree(list.data);
 }
 
@@ -479,7 +374,7 @@ AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 			break;
 		case PH_NAME:
 			if (event->name != NULL)
-				AppendEscaped(out, event->name, x->escape);
+				RenderEscaped(out, event->name, x->escape);
 			break;
 		case PH_TEMPLATE_ID:
 			if (event->template_id != 0)
@@ -497,10 +392,10 @@ AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 				RenderInteger(out, event->task_id);
 			break;
 		case PH_SUBJECT:
-			AppendEscaped(out, x->subject, x->escape);
+			RenderEscaped(out, x->subject, x->escape);
 			break;
 		case PH_BODY:
-			AppendEscaped(out, x->body, x->escape);
+			RenderEscaped(out, x->body, x->escape);
 			break;
 		case PH_RECIPIENTS:
 			AppendRecipientsEscaped(out, x);

@@ -7,10 +7,14 @@
 
 #include "render.h"
 
-extern void RenderInteger(StringInfo out, int64 value);
-extern void RenderUtc(StringInfo out, TimestampTz at);
+/* render_escape.c */
+extern void RenderEscaped(StringInfo out, const char *s, RenderEscape escape);
 extern void RenderJsonString(StringInfo out, const char *s);
 extern void RenderJsonId(StringInfo out, int64 id);
+
+/* render_text.c */
+extern void RenderInteger(StringInfo out, int64 value);
+extern void RenderUtc(StringInfo out, TimestampTz at);
 extern void RenderRecipients(StringInfo out, const RenderPush *push);
 extern bool RenderHasStart(const RenderEvent *event);
 extern bool RenderTextsAreShared(const RenderEvent *event);
