@@ -161,6 +161,28 @@ SELECT template_id FROM coupon_remind_list(42, 1, 804);
 SELECT template_id FROM coupon_remind_list(42, 1, 800);
 SELECT count(*) FROM coupon_remind_list(99);
 
+-- through SQL, where there is a trigger of somebody's, or another index
+CREATE FUNCTION after_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+BEGIN
+    RAISE NOTICE 'marked: %, in the outbox: %', NEW.fired, (SELECT count(*) FROM coupon_notification n WHERE n.id = ANY (NEW.notifications));
+    RETURN NULL;
+END $$;
+INSERT INTO coupon_template (id, name, discount_value, status, receive_start) VALUES (807, 't', 1, 'published', now() + '9 min');
+INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (1, 807, '{sms@10}'), (2, 807, '{app@20,sms@10}');
+CREATE TRIGGER after_mark AFTER UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION after_mark();
+SELECT * FROM coupon_remind_tick();
+DROP FUNCTION after_mark() CASCADE;
+DROP INDEX coupon_remind_next;
+CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes DESC);
+INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (7, 807, '{sms@10}');
+SELECT * FROM coupon_remind_tick();
+SELECT fired, next_minutes FROM coupon_remind WHERE user_id = 7 AND template_id = 807;
+DROP INDEX coupon_remind_next;
+CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes);
+DELETE FROM coupon_notification WHERE template_id = 807;
+DELETE FROM coupon_remind WHERE template_id = 807;
+DELETE FROM coupon_template WHERE id = 807;
+
 -- the same through SQL, where the table has something of somebody's
 SELECT count(*) FROM generate_series(1, 3) u, unnest(ARRAY[20, 15, 10]) m, coupon_remind_create(806, u, CASE WHEN u = 3 THEN 'app' ELSE 'sms' END, m);
 SELECT code FROM coupon_remind_create(806, 2, 'ch3', 15);
@@ -173,19 +195,6 @@ SELECT r.user_id, r.fired, r.next_minutes, r.note, array_agg(n.channel || '@' ||
 FROM coupon_remind r, unnest(r.notifications) WITH ORDINALITY AS o (id, n) JOIN coupon_notification n ON n.id = o.id
 WHERE r.template_id = 806 GROUP BY r.user_id, r.template_id ORDER BY 1;
 ALTER TABLE coupon_remind DROP COLUMN note;
-CREATE FUNCTION after_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
-BEGIN
-    RAISE NOTICE 'marked: %, in the outbox: %', NEW.fired, (SELECT count(*) FROM coupon_notification n WHERE n.id = ANY (NEW.notifications));
-    RETURN NULL;
-END $$;
-INSERT INTO coupon_template (id, name, discount_value, status, receive_start) VALUES (807, 't', 1, 'published', now() + '9 min');
-INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (1, 807, '{sms@10}'), (2, 807, '{app@20,sms@10}');
-CREATE TRIGGER after_mark AFTER UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION after_mark();
-SELECT * FROM coupon_remind_tick();
-DROP FUNCTION after_mark() CASCADE;
-DELETE FROM coupon_notification WHERE template_id = 807;
-DELETE FROM coupon_remind WHERE template_id = 807;
-DELETE FROM coupon_template WHERE id = 807;
 CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER hold BEFORE UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION hold();
 UPDATE coupon_template SET receive_start = now() + '9 min' WHERE id = 806;
@@ -206,14 +215,6 @@ SELECT * FROM coupon_remind_tick();
 SELECT c.fired, (SELECT count(*) FROM ONLY coupon_remind r WHERE r.ctid = c.ctid) AS beside FROM child c;
 DROP TABLE child;
 ANALYZE coupon_remind;
--- without the index of ours
-DROP INDEX coupon_remind_next;
-CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes DESC);
-INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (7, 806, '{sms@10}');
-SELECT * FROM coupon_remind_tick();
-SELECT fired, next_minutes FROM coupon_remind WHERE user_id = 7 AND template_id = 806;
-DROP INDEX coupon_remind_next;
-CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes);
 DELETE FROM coupon_notification WHERE template_id = 806 AND user_ids = '{7}';
 DELETE FROM coupon_remind WHERE template_id = 806;
 UPDATE coupon_template SET receive_start = now() + '1 day' WHERE id = 806;
