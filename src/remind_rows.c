@@ -14,7 +14,6 @@
 #include "postgres.h"
 
 #include "access/stratnum.h"
-#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/array.h"
