@@ -43,6 +43,7 @@ OBJS = \
 	bgworker/transfer_socket.o \
 	bgworker/worker.o \
 	src/cache.o \
+	src/caller.o \
 	src/catalog.o \
 	src/channel.o \
 	src/channel_check.o \
@@ -85,7 +86,6 @@ OBJS = \
 	src/render_text.o \
 	src/role.o \
 	src/rows.o \
-	src/second_look.o \
 	src/section.o \
 	src/stage.o \
 	src/stat.o \
@@ -94,7 +94,6 @@ OBJS = \
 	src/task.o \
 	src/task_run.o \
 	src/template.o \
-	src/template_ids.o \
 	src/template_load.o \
 	src/tidy.o \
 	src/verify.o \

@@ -171,7 +171,6 @@ ResetEntry(CacheEntry *entry, const CacheKey *key)
 	entry->stale = entry->recount = entry->gated = false;
 	entry->generation = CacheNextGeneration();
 	entry->quota = 0;
-	entry->guard = 0;
 	entry->claimants = false;
 	entry->holdings = 0;
 	pg_atomic_init_u64(&entry->issued, 0);

@@ -55,11 +55,10 @@ typedef struct CacheEntry
 	int64		quota;
 
 	/*
-	 * What shared memory knows of users without the tables.  It stays right
-	 * while the triggers on user_coupon are those of number guard
-	 * (Catalog.guard; 0: nothing is known), and as long as the entry stays.
+	 * What shared memory knows of users without the tables.  A hint: rows that
+	 * were written while triggers were switched off are not in it, and make
+	 * themselves known by a conflict with a unique index.
 	 */
-	uint64		guard;
 	bool		claimants;		/* claimants.c has all rows of the template */
 	uint64		holdings;		/* epoch of what holdings.c has noted */
 	char		payload[CACHE_PAYLOAD];

@@ -4,11 +4,22 @@
  *
  * The claim path opens a partition and an index by OID instead of asking the
  * parser for a name each time.  The OIDs are found through pg_extension, so
- * that neither the search path nor a schema of the same name can mislead us,
- * and are dropped at any relation cache or namespace invalidation that may
- * concern them: REINDEX CONCURRENTLY gives an index a new OID, DROP and CREATE
- * EXTENSION give everything one, ALTER SCHEMA RENAME changes the name that
- * saved statements contain.
+ * that neither the search path nor a schema of the same name can mislead us.
+ *
+ * Each fact is looked up with the lock that keeps it true, and remembered until
+ * an invalidation of its relation arrives.  Which partitions there are is a fact
+ * of user_coupon; which indexes, columns and triggers a partition has is one
+ * of the partition.  Opening a relation accepts invalidations, so what was
+ * known before it is asked again after.  With a relation locked, an index that
+ * was valid then stays complete until the lock is let go: REINDEX and DROP
+ * INDEX CONCURRENTLY wait for all who have the table locked.
+ *
+ * Lock order: user_coupon before its partitions, as DDL does.  So nothing
+ * here, CatalogGet included, is called with a partition locked that has not
+ * been locked through its parent.
+ *
+ * debug_discard_caches makes every fact be forgotten at every lock; all loops
+ * here end nevertheless, since what was found under a lock is believed.
  */
 #include "postgres.h"
 
@@ -17,13 +28,15 @@
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "partitioning/partbounds.h"
 #include "partitioning/partdesc.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -35,62 +48,63 @@
 #include "errors.h"
 #include "installed.h"
 
-/* The row triggers that tell of every row of a table, as they are installed. */
-#define GUARD_ROW_TRIGGERS 2
-#define LEAF_GUARD "user_coupon_guard"
-
-typedef struct GuardTriggers
+/* What is known of a partition, until it changes. */
+typedef struct LeafFacts
 {
-	const char *function;
-	int16		type[GUARD_ROW_TRIGGERS];
-	int			columns[GUARD_ROW_TRIGGERS];	/* how many after UPDATE OF */
-} GuardTriggers;
-
-#define ROW_BEFORE (TRIGGER_TYPE_ROW | TRIGGER_TYPE_BEFORE)
-
-static const GuardTriggers leaf_guard = {LEAF_GUARD,
-	{ROW_BEFORE | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_DELETE,
-	ROW_BEFORE | TRIGGER_TYPE_UPDATE}, {0, 5}
-};
-
-static const GuardTriggers template_guard = {"coupon_template_guard",
-	{TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
-	ROW_BEFORE | TRIGGER_TYPE_UPDATE | TRIGGER_TYPE_DELETE}, {0, 0}
-};
+	bool		found_known;
+	CatalogLeaf found;			/* but for rel */
+	bool		direct_known;
+	bool		direct;			/* nothing on it needs the executor at insert */
+} LeafFacts;
 
 static Catalog catalog;
 static bool catalog_valid = false;
-static bool catalog_building = false;
 static uint64 catalog_epoch = 0;
+static uint64 changes = 0;		/* invalidations so far: a fact is kept only if
+								 * none has arrived while it was looked up */
+
+static LeafFacts leaf_facts[COUPON_PARTITIONS];
+
+static bool parent_direct_known = false;
+static bool parent_direct;		/* the same of user_coupon itself */
+
+static bool template_pkey_known = false;
+static Oid	template_pkey;
+
+static void
+ForgetEverything(void)
+{
+	changes++;
+	catalog_valid = parent_direct_known = template_pkey_known = false;
+	for (int i = 0; i < COUPON_PARTITIONS; i++)
+		leaf_facts[i].found_known = leaf_facts[i].direct_known = false;
+}
 
 /* Registered once in CatalogInit; must not do any look-up itself. */
 static void
 RelationChanged(Datum arg, Oid relid)
 {
-	if (!catalog_valid)
-		return;
-	/* pg_trigger when it is rewritten: its rows are elsewhere then. */
-	if (relid == InvalidOid || catalog_building || relid == TriggerRelationId ||
-		relid == catalog.template_table || relid == catalog.coupon_table ||
-		relid == catalog.stock_table || relid == catalog.role_table)
+	if (relid == InvalidOid || relid == catalog.coupon_table ||
+		relid == catalog.template_table || relid == catalog.stock_table ||
+		relid == catalog.role_table)
 	{
-		catalog_valid = false;
+		ForgetEverything();
 		return;
 	}
 	for (int i = 0; i < COUPON_PARTITIONS; i++)
 	{
-		if (relid == catalog.leaf[i].relation)
-		{
-			catalog_valid = false;
-			return;
-		}
+		if (relid != catalog.leaf[i])
+			continue;
+		changes++;
+		leaf_facts[i].found_known = leaf_facts[i].direct_known = false;
 	}
 }
 
+/* ALTER SCHEMA RENAME changes the name that saved statements contain. */
 static void
 SyscacheChanged(Datum arg, int cacheid, uint32 hashvalue)
 {
-	catalog_valid = false;
+	ForgetEverything();
 }
 
 /*
@@ -101,8 +115,33 @@ CatalogInit(void)
 {
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 	CacheRegisterSyscacheCallback(NAMESPACEOID, SyscacheChanged, (Datum) 0);
-	CacheRegisterSyscacheCallback(DATABASEOID, SyscacheChanged, (Datum) 0);
 }
+
+/* The columns of user_coupon as they are installed, in order. */
+static const struct
+{
+	const char *name;
+	Oid			type;
+	bool		not_null;
+	bool		given;			/* by insert.c, so that a default is not used */
+}			installed_columns[COUPON_COLUMNS] =
+{
+	{"id", INT8OID, true, true},
+	{"user_id", INT8OID, true, true},
+	{"template_id", INT8OID, true, true},
+	{"received_at", TIMESTAMPTZOID, true, true},
+	{"use_start", TIMESTAMPTZOID, true, true},
+	{"use_end", TIMESTAMPTZOID, true, true},
+	{"receive_seq", INT4OID, true, true},
+	{"holder", INT4OID, false, true},
+	{"status", INT2OID, true, true},
+	{"source", TEXTOID, true, true},
+	{"order_id", INT8OID, false, false},
+	{"locked_until", TIMESTAMPTZOID, false, false},
+	{"used_at", TIMESTAMPTZOID, false, false},
+	{"discount", NUMERICOID, false, false},
+	{"request_id", TEXTOID, false, true},
+};
 
 static Oid
 FindTable(Oid schema, const char *name)
@@ -160,92 +199,43 @@ FindIndex(Relation rel, int nkeys, const char *const *keys)
 	return found;
 }
 
+/* Where user_coupon's columns are in a partition, found by name. */
 static void
-FindColumns(Catalog *cat)
+FindColumns(Relation rel, AttrNumber *column)
 {
-	Oid			rel = cat->coupon_table;
+	TupleDesc	desc = RelationGetDescr(rel);
 
-	cat->att_id = get_attnum(rel, "id");
-	cat->att_user_id = get_attnum(rel, "user_id");
-	cat->att_template_id = get_attnum(rel, "template_id");
-	cat->att_received_at = get_attnum(rel, "received_at");
-	cat->att_use_start = get_attnum(rel, "use_start");
-	cat->att_use_end = get_attnum(rel, "use_end");
-	cat->att_receive_seq = get_attnum(rel, "receive_seq");
-	cat->att_holder = get_attnum(rel, "holder");
-	cat->att_status = get_attnum(rel, "status");
-	cat->att_source = get_attnum(rel, "source");
-	cat->att_request_id = get_attnum(rel, "request_id");
-}
-
-static bool
-IsOurGuard(Oid function, Oid schema, const char *guard)
-{
-	char	   *name = get_func_name(function);
-
-	return name != NULL && strcmp(name, guard) == 0 &&
-		get_func_namespace(function) == schema;
-}
-
-/* Whether an insert would fire a trigger that is not ours. */
-static bool
-HasForeignInsertTrigger(Relation rel, Oid schema)
-{
-	TriggerDesc *triggers = rel->trigdesc;
-
-	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	for (int c = COUPON_ID; c <= COUPON_COLUMNS; c++)
 	{
-		Trigger    *trigger = &triggers->triggers[i];
+		column[c] = InvalidAttrNumber;
+		for (int i = 0; i < desc->natts; i++)
+		{
+			Form_pg_attribute att = TupleDescAttr(desc, i);
 
-		if (TRIGGER_FOR_INSERT(trigger->tgtype) &&
-			!IsOurGuard(trigger->tgfoid, schema, LEAF_GUARD))
-			return true;
+			if (!att->attisdropped && att->atttypid == installed_columns[c - 1].type &&
+				strcmp(NameStr(att->attname), installed_columns[c - 1].name) == 0)
+				column[c] = i + 1;
+		}
+		if (column[c] == InvalidAttrNumber)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+					 errmsg("table \"%s\" lacks its column \"%s\" of type %s",
+							RelationGetRelationName(rel), installed_columns[c - 1].name,
+							format_type_be(installed_columns[c - 1].type)),
+					 errhint("Rename it back, or restore it.")));
 	}
-	return false;
 }
 
-static bool
-HasSpecialIndex(Relation rel)
+static void
+FindInLeaf(Relation rel, CatalogLeaf *found)
 {
-	bool		special = false;
-	ListCell   *lc;
+	static const char *const user_keys[] = {"template_id", "user_id", "receive_seq"};
+	static const char *const id_keys[] = {"id"};
 
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		Form_pg_index form = index->rd_index;
-
-		special |= !form->indimmediate || form->indisexclusion;
-		index_close(index, AccessShareLock);
-	}
-	return special;
+	FindColumns(rel, found->column);
+	found->user_index = FindIndex(rel, lengthof(user_keys), user_keys);
+	found->id_index = FindIndex(rel, lengthof(id_keys), id_keys);
 }
-
-/* The columns of user_coupon as they are installed, in order. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-	bool		not_null;
-	bool		given;			/* by insert.c, so that a default is not used */
-}			installed_columns[COUPON_COLUMNS] =
-{
-	{"id", INT8OID, true, true},
-	{"user_id", INT8OID, true, true},
-	{"template_id", INT8OID, true, true},
-	{"received_at", TIMESTAMPTZOID, true, true},
-	{"use_start", TIMESTAMPTZOID, true, true},
-	{"use_end", TIMESTAMPTZOID, true, true},
-	{"receive_seq", INT4OID, true, true},
-	{"holder", INT4OID, false, true},
-	{"status", INT2OID, true, true},
-	{"source", TEXTOID, true, true},
-	{"order_id", INT8OID, false, false},
-	{"locked_until", TIMESTAMPTZOID, false, false},
-	{"used_at", TIMESTAMPTZOID, false, false},
-	{"discount", NUMERICOID, false, false},
-	{"request_id", TEXTOID, false, true},
-};
 
 static bool
 HasInstalledColumns(TupleDesc desc)
@@ -266,37 +256,69 @@ HasInstalledColumns(TupleDesc desc)
 	return true;
 }
 
+static bool
+HasSpecialIndex(Relation rel)
+{
+	bool		special = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		special |= !form->indimmediate || form->indisexclusion;
+		index_close(index, AccessShareLock);
+	}
+	return special;
+}
+
 /*
- * Whether rows can be put into a partition as insert.c does: it and its parent
- * have the columns, no CHECK and no triggers but those that they were installed
- * with, and nothing else that an INSERT would have to heed.
+ * Whether an insert would fire a trigger that is not ours.  No look-up in
+ * here: it would accept invalidations, and these free trigdesc.
  */
 static bool
-CanInsertDirectly(Relation parent, Relation leaf, Oid schema)
+HasForeignInsertTrigger(Relation rel)
 {
-	TupleDesc	desc = RelationGetDescr(leaf);
-	TupleConstr *constr = desc->constr;
+	const TriggerDesc *triggers = rel->trigdesc;
 
-	if (!HasInstalledColumns(desc) ||
-		!HasInstalledColumns(RelationGetDescr(parent)))
-		return false;
-	if (constr == NULL || constr->has_generated_stored ||
-		!InstalledChecksOnly(leaf, "user_coupon"))
-		return false;
-	return leaf->rd_rel->relkind == RELKIND_RELATION &&
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		if (TRIGGER_FOR_INSERT(triggers->triggers[i].tgtype) &&
+			triggers->triggers[i].tgfoid != catalog.coupon_guard)
+			return true;
+	}
+	return false;
+}
+
+/* Whether nothing on the parent, or on a leaf, has to be heeded by an insert. */
+static bool
+IsPlain(Relation rel)
+{
+	return HasInstalledColumns(RelationGetDescr(rel)) &&
+		rel->rd_rules == NULL && !rel->rd_rel->relforcerowsecurity &&
+		!HasForeignInsertTrigger(rel);
+}
+
+/*
+ * Whether rows can be put into a partition as insert.c does: it has the
+ * columns, no CHECK and no triggers but those that it was installed with, and
+ * nothing else that an INSERT would have to heed.
+ */
+static bool
+IsPlainLeaf(Relation leaf)
+{
+	TupleConstr *constr = RelationGetDescr(leaf)->constr;
+
+	return IsPlain(leaf) && constr != NULL && !constr->has_generated_stored &&
+		leaf->rd_rel->relkind == RELKIND_RELATION &&
 		leaf->rd_rel->relam == HEAP_TABLE_AM_OID &&
-		leaf->rd_rules == NULL && parent->rd_rules == NULL &&
-		!leaf->rd_rel->relforcerowsecurity &&
-		!parent->rd_rel->relforcerowsecurity &&
-		!HasForeignInsertTrigger(leaf, schema) &&
-		!HasForeignInsertTrigger(parent, schema) && !HasSpecialIndex(leaf);
+		InstalledChecksOnly(leaf, "user_coupon") && !HasSpecialIndex(leaf);
 }
 
 static void
-FindLeaves(Catalog *cat, Oid schema)
+FindLeaves(Catalog *cat)
 {
-	static const char *const user_keys[] = {"template_id", "user_id", "receive_seq"};
-	static const char *const id_keys[] = {"id"};
 	Relation	parent = table_open(cat->coupon_table, AccessShareLock);
 	PartitionDesc desc = RelationGetPartitionDesc(parent, false);
 
@@ -306,122 +328,9 @@ FindLeaves(Catalog *cat, Oid schema)
 				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
 				 errmsg("table \"user_coupon\" does not have its %d hash partitions",
 						COUPON_PARTITIONS)));
-
 	for (int i = 0; i < COUPON_PARTITIONS; i++)
-	{
-		Relation	leaf = table_open(desc->oids[desc->boundinfo->indexes[i]],
-									  AccessShareLock);
-
-		cat->leaf[i].relation = RelationGetRelid(leaf);
-		cat->leaf[i].user_index = FindIndex(leaf, 3, user_keys);
-		cat->leaf[i].id_index = FindIndex(leaf, 1, id_keys);
-		cat->leaf[i].direct = CanInsertDirectly(parent, leaf, schema);
-		table_close(leaf, AccessShareLock);
-	}
+		cat->leaf[i] = desc->oids[desc->boundinfo->indexes[i]];
 	table_close(parent, AccessShareLock);
-}
-
-/* Which of the triggers it is, as a bit, where it fires always and for each row. */
-static int
-FiringGuard(Relation triggers, HeapTuple tuple, const GuardTriggers *guard)
-{
-	Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
-
-	if (form->tgenabled != TRIGGER_FIRES_ALWAYS ||
-		!heap_attisnull(tuple, Anum_pg_trigger_tgqual, RelationGetDescr(triggers)))
-		return 0;
-	for (int i = 0; i < GUARD_ROW_TRIGGERS; i++)
-	{
-		if (form->tgtype == guard->type[i] && form->tgattr.dim1 == guard->columns[i])
-			return 1 << i;
-	}
-	return 0;
-}
-
-/*
- * A number for the row triggers on a table that tell of inserted and updated
- * rows.  It contains who wrote them in pg_trigger and where, so that it changes
- * when one is switched off, and again when it is switched on.  0: not all are there
- * and fire always.
- */
-static uint64
-GuardOfTable(Relation triggers, Oid table, Oid schema, const GuardTriggers *ours)
-{
-	uint64		guard = 1;
-	int			firing = 0;
-	ScanKeyData key;
-	SysScanDesc scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_trigger_tgrelid, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(table));
-	scan = systable_beginscan(triggers, TriggerRelidNameIndexId, true, NULL, 1,
-							  &key);
-	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
-	{
-		Form_pg_trigger form = (Form_pg_trigger) GETSTRUCT(tuple);
-
-		if (!TRIGGER_FOR_ROW(form->tgtype) || !IsOurGuard(form->tgfoid, schema, ours->function))
-			continue;
-		firing |= FiringGuard(triggers, tuple, ours);
-		guard = hash_combine64(guard, form->oid);
-		guard = hash_combine64(guard, HeapTupleHeaderGetRawXmin(tuple->t_data));
-		guard = hash_combine64(guard, ItemPointerGetBlockNumber(&tuple->t_self));
-		guard = hash_combine64(guard, ItemPointerGetOffsetNumber(&tuple->t_self));
-	}
-	systable_endscan(scan);
-	return firing == (1 << GUARD_ROW_TRIGGERS) - 1 ? guard : 0;
-}
-
-/* The transaction that wrote a row of a system catalog. */
-static uint64
-Writer(HeapTuple tuple)
-{
-	uint64		xid;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for what a number is made of");
-	xid = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	ReleaseSysCache(tuple);
-	return xid;
-}
-
-/*
- * What the triggers of coupon_template do not see changes its number too: the
- * file, by a rewrite; the column, renamed; the database, when there was another
- * one with its OID.
- */
-static uint64
-GuardOfTemplates(Relation triggers, Oid table, Oid schema, Oid file)
-{
-	uint64		guard = GuardOfTable(triggers, table, schema, &template_guard);
-
-	if (guard == 0)
-		return 0;
-	guard = hash_combine64(guard, file);
-	guard = hash_combine64(guard, Writer(SearchSysCacheAttName(table, "id")));
-	guard = hash_combine64(guard, Writer(SearchSysCache1(DATABASEOID,
-														 ObjectIdGetDatum(MyDatabaseId))));
-	return guard | 1;
-}
-
-static void
-FindGuards(Catalog *cat, Oid schema, Oid template_file)
-{
-	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
-
-	cat->guard = 1;
-	for (int i = 0; i < COUPON_PARTITIONS && cat->guard != 0; i++)
-	{
-		uint64		guard = GuardOfTable(triggers, cat->leaf[i].relation, schema,
-										 &leaf_guard);
-
-		cat->guard = guard == 0 ? 0 : hash_combine64(cat->guard, guard) | 1;
-	}
-
-	cat->template_guard = GuardOfTemplates(triggers, cat->template_table, schema,
-										   template_file);
-	table_close(triggers, AccessShareLock);
 }
 
 static Oid
@@ -450,6 +359,41 @@ FindExtensionSchema(void)
 	return schema;
 }
 
+static Oid
+FindOwner(Oid relation)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
+	Oid			owner;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relation);
+	owner = ((Form_pg_class) GETSTRUCT(tuple))->relowner;
+	ReleaseSysCache(tuple);
+	return owner;
+}
+
+static void
+FindObjects(Catalog *cat)
+{
+	Oid			schema = FindExtensionSchema();
+	char	   *name = get_namespace_name(schema);
+
+	strlcpy(cat->schema, name ? name : "", NAMEDATALEN);
+	cat->template_table = FindTable(schema, "coupon_template");
+	cat->coupon_table = FindTable(schema, "user_coupon");
+	cat->stock_table = FindTable(schema, "coupon_stock");
+	cat->role_table = FindTable(schema, "coupon_role");
+	cat->queue_table = FindTable(schema, "coupon_notification");
+	cat->history_table = FindTable(schema, "coupon_notification_history");
+	cat->remind_table = FindTable(schema, "coupon_remind");
+	cat->owner = FindOwner(cat->template_table);
+	cat->coupon_guard = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+										CStringGetDatum("user_coupon_guard"),
+										PointerGetDatum(buildoidvector(NULL, 0)),
+										ObjectIdGetDatum(schema));
+	FindLeaves(cat);
+}
+
 /*
  * CatalogGet returns the look-up result, made anew if anything changed.
  *
@@ -460,66 +404,24 @@ const Catalog *
 CatalogGet(void)
 {
 	Catalog		fresh;
-	Oid			schema;
-	char	   *name;
-	Relation	template;
-	Oid			template_file;
-	static const char *const pkey[] = {"id"};
+	uint64		seen = changes;
 
 	if (likely(catalog_valid))
 		return &catalog;
 
 	memset(&fresh, 0, sizeof(fresh));
-	/*
-	 * Any invalidation that arrives during the look-up may concern what it
-	 * has read already, so that the next call looks again.
-	 */
-	catalog_valid = catalog_building = true;
-	PG_TRY();
-	{
-		schema = FindExtensionSchema();
-		name = get_namespace_name(schema);
-		strlcpy(fresh.schema, name ? name : "", NAMEDATALEN);
-		fresh.template_table = FindTable(schema, "coupon_template");
-		fresh.coupon_table = FindTable(schema, "user_coupon");
-		fresh.stock_table = FindTable(schema, "coupon_stock");
-		fresh.role_table = FindTable(schema, "coupon_role");
-		fresh.queue_table = FindTable(schema, "coupon_notification");
-		fresh.history_table = FindTable(schema, "coupon_notification_history");
-		fresh.remind_table = FindTable(schema, "coupon_remind");
-
-		template = table_open(fresh.template_table, AccessShareLock);
-		fresh.owner = template->rd_rel->relowner;
-		template_file = template->rd_rel->relfilenode;
-		fresh.template_pkey = FindIndex(template, 1, pkey);
-		table_close(template, AccessShareLock);
-
-		FindLeaves(&fresh, schema);
-		FindGuards(&fresh, schema, template_file);
-		FindColumns(&fresh);
-	}
-	PG_CATCH();
-	{
-		catalog_valid = catalog_building = false;
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	catalog_building = false;
+	FindObjects(&fresh);
+	catalog_valid = seen == changes;
 	if (memcmp(&fresh, &catalog, sizeof(fresh)) != 0)
-		catalog_epoch++;
-	catalog = fresh;
-	return &catalog;
-}
+	{
+		bool		valid = catalog_valid;
 
-/*
- * CatalogIsCurrent tells whether CatalogGet would answer without looking: it
- * locks user_coupon to look, which one who holds a partition must not.
- */
-bool
-CatalogIsCurrent(void)
-{
-	return catalog_valid;
+		ForgetEverything();
+		catalog = fresh;
+		catalog_valid = valid;
+		catalog_epoch++;
+	}
+	return &catalog;
 }
 
 /*
@@ -530,6 +432,148 @@ uint64
 CatalogEpoch(void)
 {
 	return catalog_epoch;
+}
+
+/*
+ * Lock user_coupon, and return what is so while it is locked: which partitions
+ * it has.
+ */
+static const Catalog *
+LockParent(LOCKMODE mode)
+{
+	for (;;)
+	{
+		Oid			parent = CatalogGet()->coupon_table;
+
+		LockRelationOid(parent, mode);
+		if (CatalogGet()->coupon_table == parent)
+			return &catalog;
+		UnlockRelationOid(parent, mode);	/* dropped, and created again */
+	}
+}
+
+/*
+ * Open a partition.  As a rule its parent need not be locked for that: it has
+ * surely not changed if no invalidation has arrived once the partition is
+ * locked.
+ */
+static Relation
+OpenLeafRelation(int number)
+{
+	Relation	rel = try_table_open(CatalogGet()->leaf[number], AccessShareLock);
+	Oid			parent;
+
+	if (likely(rel != NULL && catalog_valid))
+		return rel;
+	if (rel != NULL)
+		table_close(rel, AccessShareLock);
+
+	parent = LockParent(AccessShareLock)->coupon_table;
+	rel = table_open(catalog.leaf[number], AccessShareLock);
+	UnlockRelationOid(parent, AccessShareLock);
+	return rel;
+}
+
+/*
+ * CatalogOpenLeaf opens a partition, locked in AccessShareLock mode, and tells
+ * where its columns and indexes are, which stays so until it is closed.
+ *
+ * Raises VC009 where it lacks one of them.
+ */
+void
+CatalogOpenLeaf(int number, CatalogLeaf *leaf)
+{
+	LeafFacts  *facts = &leaf_facts[number];
+	Relation	rel = OpenLeafRelation(number);
+
+	if (unlikely(!facts->found_known))
+	{
+		uint64		seen = changes;
+
+		FindInLeaf(rel, &facts->found);
+		facts->found_known = seen == changes;
+	}
+	*leaf = facts->found;
+	leaf->rel = rel;
+}
+
+/*
+ * CatalogOpenTemplates opens coupon_template in AccessShareLock mode, and
+ * tells which index is the one on (id).
+ */
+Relation
+CatalogOpenTemplates(Oid *primary_key)
+{
+	static const char *const keys[] = {"id"};
+	Relation	rel = table_open(CatalogGet()->template_table, AccessShareLock);
+
+	if (unlikely(!template_pkey_known))
+	{
+		uint64		seen = changes;
+
+		template_pkey = FindIndex(rel, lengthof(keys), keys);
+		template_pkey_known = seen == changes;
+	}
+	*primary_key = template_pkey;
+	return rel;
+}
+
+/* Both user_coupon and the partition are locked. */
+static bool
+IsDirect(int number)
+{
+	LeafFacts  *facts = &leaf_facts[number];
+	Relation	rel;
+
+	if (!facts->direct_known)
+	{
+		uint64		seen = changes;
+
+		rel = table_open(catalog.leaf[number], NoLock);
+		facts->direct = IsPlainLeaf(rel);
+		facts->direct_known = seen == changes;
+		table_close(rel, NoLock);
+	}
+	return facts->direct;
+}
+
+static bool
+IsParentDirect(void)
+{
+	Relation	rel;
+
+	if (!parent_direct_known)
+	{
+		uint64		seen = changes;
+
+		rel = table_open(catalog.coupon_table, NoLock);
+		parent_direct = IsPlain(rel);
+		parent_direct_known = seen == changes;
+		table_close(rel, NoLock);
+	}
+	return parent_direct;
+}
+
+/*
+ * CatalogLockForInsert takes the locks that an INSERT into the wanted
+ * partitions takes, to the end of the transaction, and tells whether rows may
+ * be put into them past the executor (insert.c).
+ */
+bool
+CatalogLockForInsert(const bool *wanted)
+{
+	bool		direct;
+
+	(void) LockParent(RowExclusiveLock);
+	direct = IsParentDirect();
+	for (int i = 0; i < COUPON_PARTITIONS; i++)
+	{
+		if (!wanted[i])
+			continue;
+		LockRelationOid(catalog.leaf[i], RowExclusiveLock);
+		direct = direct && IsDirect(i);
+	}
+	return direct;
 }
 
 /*

@@ -52,7 +52,7 @@ static OwnerQuery set_channel = {
 	"INSERT INTO %1$s.coupon_channel (channel, endpoint, secret, headers,"
 	" body_template, mail_from, username, password, batch_size, max_in_flight,"
 	" timeout, enabled, updated_at)"
-	" VALUES ($1, $2, $3, COALESCE($4, '{}'), $5, $6, $7, $8, $9, $10, $11, $12,"
+	" VALUES ($1, $2, $3, COALESCE($4, '{}'::pg_catalog.jsonb), $5, $6, $7, $8, $9, $10, $11, $12,"
 	" pg_catalog.clock_timestamp())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
 	" secret = excluded.secret, headers = excluded.headers,"
@@ -108,7 +108,7 @@ static OwnerQuery state_of_channel = {
 /* The id stays, and with it the webhook-id; attempts are counted anew. */
 static OwnerQuery replay_dead = {
 	"WITH dead AS ("
-	" DELETE FROM %1$s.coupon_notification_history WHERE state OPERATOR(pg_catalog.=) 'dead'"
+	" DELETE FROM %1$s.coupon_notification_history WHERE state OPERATOR(pg_catalog.=) 'dead'::pg_catalog.text"
 	" AND ($1 IS NULL OR id OPERATOR(pg_catalog.=) $1)"
 	" AND ($2 IS NULL OR channel OPERATOR(pg_catalog.=) $2) RETURNING *)"
 	" INSERT INTO %1$s.coupon_notification (id, channel, kind, template_id, minutes,"

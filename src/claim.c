@@ -22,6 +22,7 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -37,7 +38,6 @@
 #include "pace.h"
 #include "role.h"
 #include "rows.h"
-#include "second_look.h"
 
 #define CLAIM_CHUNK 128			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100
@@ -131,9 +131,11 @@ WaitForClaim(ClaimWork *work, const RowsOpenClaim *open)
 }
 
 /*
- * Look at a user's rows, unless surely there are none: then at a cache line of
+ * Look at a user's rows, unless there are none: that takes a cache line of
  * claimants.c in their place, which counts open claims as the look at the rows
- * does.
+ * does.  The filter is a hint, since rows may have come while triggers were
+ * switched off.  A claim that meets one in the unique index has noted its user
+ * before it inserted, so that the next look is at the rows.
  */
 static void
 LookAtUser(ClaimWork *work, int64 user_id, const char *request_id,
@@ -147,7 +149,6 @@ LookAtUser(ClaimWork *work, int64 user_id, const char *request_id,
 		RowsProbe(work->request->template_id, user_id, request_id, rows, open);
 		return;
 	}
-	SecondLook(TrulyHoldsNothing(view, user_id));
 	memset(rows, 0, sizeof(*rows));
 	if (open != NULL)
 		open->xid = InvalidTransactionId;
@@ -214,7 +215,6 @@ IsKnownOverLimit(ClaimWork *work, ClaimResult *result)
 	if (!MayUseHoldings(work) ||
 		HoldingsRecall(work->view.holdings, result->user_id) < LimitOf(work))
 		return false;
-	SecondLook(TrulyHasHad(&work->view, result->user_id, LimitOf(work)));
 	RefuseOverLimit(work, result);
 	return true;
 }
@@ -409,7 +409,6 @@ TryUndecided(ClaimWork *work)
 		return;
 	if (!TemplateFetch(work->request->template_id, &work->view))
 	{
-		SecondLook(TrulyNoTemplate(work->request->template_id));
 		RefuseUndecided(work, OUTCOME_NOT_FOUND);
 		return;
 	}
@@ -451,8 +450,8 @@ ClaimChunk(ClaimWork *work)
  * distinct, results as long.
  *
  * A refusal is a code in the result.  Raises VC001 and VC002 where nothing can
- * be claimed, VC004 and VC008 where the shared cache cannot serve; nothing is
- * changed then.
+ * be claimed, 25000 in a parallel query, VC004 and VC008 where the shared cache
+ * cannot serve; nothing is changed then.
  */
 void
 ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
@@ -462,6 +461,7 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 	MemoryContext context = NULL;
 
 	TemplateRequirePreload();
+	PreventCommandIfParallelMode("coupon claim");
 	PaceCountClaims(nusers);
 	AcceptInvalidationMessages();	/* as a look at the rows would */
 	/* What one chunk needs is left to the caller's memory. */

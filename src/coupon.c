@@ -15,6 +15,7 @@
 #include "bgworker/leave.h"
 #include "bgworker/status.h"
 #include "cache.h"
+#include "caller.h"
 #include "catalog.h"
 #include "claimants.h"
 #include "compat.h"
@@ -25,7 +26,6 @@
 #include "journal.h"
 #include "pace.h"
 #include "role.h"
-#include "template_ids.h"
 #include "wake.h"
 
 COMPAT_MODULE_MAGIC;
@@ -48,7 +48,6 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(PaceShmemSize());
 	RequestAddinShmemSpace(WakeShmemSize());
 	RequestAddinShmemSpace(StatusShmemSize());
-	RequestAddinShmemSpace(TemplateIdsShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
 	RequestNamedLWLockTranche("coupon wake", 1);
 	RequestNamedLWLockTranche("coupon workers", 1);
@@ -68,7 +67,6 @@ InitSharedMemory(void)
 	PaceShmemInit();
 	WakeShmemInit();
 	StatusShmemInit();
-	TemplateIdsShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -77,6 +75,7 @@ _PG_init(void)
 {
 	GucInit();
 	CatalogInit();
+	CallerInit();
 	RoleInit();
 	WakeInit();
 	JournalInit();

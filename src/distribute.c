@@ -42,7 +42,6 @@
 #include "locks.h"
 #include "outcome.h"
 #include "query.h"
-#include "second_look.h"
 #include "section.h"
 #include "stage.h"
 #include "template.h"
@@ -131,10 +130,7 @@ ProbeUsers(Batch *batch)
 			continue;
 		if (filtered && !ClaimantsMayHave(batch->view.key.relation,
 										  batch->task->template_id, line->user_id))
-		{
-			SecondLook(TrulyHoldsNothing(&batch->view, line->user_id));
 			continue;
-		}
 		if (line->leaf != number)
 		{
 			CHECK_FOR_INTERRUPTS();

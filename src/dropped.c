@@ -12,7 +12,6 @@
 
 #include "cache.h"
 #include "dropped.h"
-#include "template_ids.h"
 
 static object_access_hook_type previous_hook = NULL;
 
@@ -21,10 +20,8 @@ ForgetDatabase(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id,
 {
 	if (previous_hook)
 		previous_hook(access, class_id, object_id, sub_id, arg);
-	if (access != OAT_DROP || class_id != DatabaseRelationId || !CacheIsAttached())
-		return;
-	CacheForgetDatabase(object_id);
-	TemplateIdsForgetDatabase(object_id);
+	if (access == OAT_DROP && class_id == DatabaseRelationId && CacheIsAttached())
+		CacheForgetDatabase(object_id);
 }
 
 /*

@@ -35,7 +35,6 @@
 #include "journal.h"
 #include "query.h"
 #include "template.h"
-#include "template_ids.h"
 #include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_template_guard);
@@ -325,7 +324,6 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 {
 	int64		stored = ColumnInt8(trigger, RowToReturn(trigger), "id", 0);
 
-	TemplateIdsAdd(relation, stored);
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 	{
 		IdObserve(id);

@@ -11,18 +11,22 @@
 #include <ctype.h>
 #include <limits.h>
 
+#include "catalog/pg_authid.h"
+#include "lib/stringinfo.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/varlena.h"
 
 #include "address.h"
 #include "compat.h"
+#include "errors.h"
 #include "guc.h"
 
 int			coupon_batch_size = 5000;
 int			coupon_claimants_memory = 8192;
 char	   *coupon_databases = NULL;
-bool		coupon_debug_second_look = false;
 char	   *coupon_endpoint_ca_file = NULL;
 char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
@@ -273,15 +277,6 @@ GucInit(void)
 							   GUC_LIST_INPUT,
 							   CheckDatabases, NULL, NULL);
 
-	DefineCustomBoolVariable("coupon.debug_second_look",
-							 "Looks up in the tables, too, what shared memory answers in their place.",
-							 "Raises an error where they do not agree. For tests.",
-							 &coupon_debug_second_look,
-							 false,
-							 PGC_SUSET,
-							 GUC_NOT_IN_SAMPLE,
-							 NULL, NULL, NULL);
-
 	/* Whether a file exists and who may read it is nobody else's business. */
 	DefineCustomStringVariable("coupon.endpoint_ca_file",
 							   "Sets the file with the certificate authorities that endpoints of channels are checked by.",
@@ -338,4 +333,47 @@ GucInit(void)
 	if (process_shared_preload_libraries_in_progress)
 		DefineAtStart();
 	MarkGUCPrefixReserved("coupon");
+}
+
+/*
+ * GucPreloadCommand returns the statement after which, and a restart, this
+ * library is preloaded with those that already are; NULL for a user who must
+ * not see these.  Each name is quoted by itself: in one pair of quotes they
+ * would be one name, and the server would not start any more.
+ */
+char *
+GucPreloadCommand(void)
+{
+	const char *libraries = GetConfigOption("shared_preload_libraries", true, false);
+	StringInfoData command;
+	List	   *names;
+	ListCell   *lc;
+
+	if (!superuser() && !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_SETTINGS))
+		return NULL;
+	initStringInfo(&command);
+	appendStringInfoString(&command, "ALTER SYSTEM SET shared_preload_libraries = ");
+	if (libraries != NULL && SplitDirectoriesString(pstrdup(libraries), ',', &names))
+	{
+		foreach(lc, names)
+			appendStringInfo(&command, "%s, ", quote_literal_cstr(lfirst(lc)));
+	}
+	appendStringInfoString(&command, "'coupon';");
+	return command.data;
+}
+
+/*
+ * GucRefuseNotPreloaded raises VC001: what cannot be done, and how it could.
+ */
+void
+GucRefuseNotPreloaded(const char *what)
+{
+	char	   *command = GucPreloadCommand();
+
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_NOT_PRELOADED),
+			 errmsg("%s: the library \"coupon\" is not preloaded", what),
+			 command != NULL ?
+			 errhint("Run %s and restart the server.", command) :
+			 errhint("A superuser has to add it to \"shared_preload_libraries\", and restart the server.")));
 }

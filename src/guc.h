@@ -10,7 +10,6 @@
 extern PGDLLIMPORT int coupon_batch_size;
 extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
 extern PGDLLIMPORT char *coupon_databases;
-extern PGDLLIMPORT bool coupon_debug_second_look;
 extern PGDLLIMPORT char *coupon_endpoint_ca_file;
 extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
@@ -27,5 +26,7 @@ extern PGDLLIMPORT int coupon_task_share;	/* percent */
 extern void GucInit(void);
 extern bool GucDeniesAddress(const struct sockaddr *address);
 extern bool GucNamesDatabase(const char *name);
+extern char *GucPreloadCommand(void);
+extern void GucRefuseNotPreloaded(const char *what) pg_attribute_noreturn();
 
 #endif							/* COUPON_GUC_H */

@@ -41,6 +41,7 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
+#include "tcop/utility.h"
 #include "utils/fmgrprotos.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -51,6 +52,7 @@
 #include "guc.h"
 #include "id.h"
 #include "query.h"
+#include "subxact.h"
 
 #define SEQUENCE_BITS 12
 #define NODE_BITS 10
@@ -133,7 +135,7 @@ IdShmemInit(void)
 static void
 AtTransactionEnd(XactEvent event, void *arg)
 {
-	if (published && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+	if (published && (XactIsCommit(event) || XactIsAbort(event) ||
 					  event == XACT_EVENT_PREPARE))
 	{
 		pg_atomic_write_u64(&shared->slots[CompatMyProcNumber()].tick, 0);
@@ -257,10 +259,7 @@ void
 IdRequireUsable(void)
 {
 	if (shared == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_NOT_PRELOADED),
-				 errmsg("ids need the library \"coupon\" to be preloaded"),
-				 errhint("Run ALTER SYSTEM SET shared_preload_libraries = 'coupon' (with the libraries already there) and restart the server.")));
+		GucRefuseNotPreloaded("ids cannot be made");
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_IN_RECOVERY),
@@ -270,7 +269,7 @@ IdRequireUsable(void)
 
 /*
  * IdNext returns the next id.  Raises VC001 without shared memory, VC002 in
- * recovery.
+ * recovery, 25000 in a parallel query: what would store it cannot run there.
  */
 int64
 IdNext(void)
@@ -281,6 +280,7 @@ IdNext(void)
 	uint64		new;
 
 	IdRequireUsable();
+	PreventCommandIfParallelMode("coupon_next_id()");
 	relation = CatalogGet()->template_table;
 	if (unlikely(raised_for != relation))
 		RaiseAboveTables(relation);

@@ -13,7 +13,7 @@
  * gains over the way through SQL is in docs/design.md.
  *
  * It is taken for a partition on which nothing needs the executor: see
- * CatalogLeaf.direct.  As soon as somebody adds a trigger, a column, a
+ * CatalogLockForInsert.  As soon as somebody adds a trigger, a column, a
  * constraint or the like, the rows go through SQL.
  */
 #include "postgres.h"
@@ -130,7 +130,7 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 	else
 		nulls[8] = 'n';
 
-	QueryBeginOnCallersPath(&scope);
+	QueryBegin(&scope);
 	RunInsertRows(values, nulls);
 	/* Rows come back in the order of insertion, without those in conflict. */
 	for (int i = 0; i < nrows; i++)
@@ -147,27 +147,25 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 }
 
 static void
-SetColumn(DirectInsert *direct, AttrNumber att, Datum value)
+SetColumn(DirectInsert *direct, CouponColumn column, Datum value)
 {
-	direct->values[att - 1] = value;
-	direct->nulls[att - 1] = false;
+	direct->values[column - 1] = value;
+	direct->nulls[column - 1] = false;
 }
 
 static void
 SetCommonColumns(DirectInsert *direct, const InsertCommon *common)
 {
-	const Catalog *cat = CatalogGet();
-
 	memset(direct->nulls, true, sizeof(direct->nulls));
-	SetColumn(direct, cat->att_template_id, Int64GetDatum(common->template_id));
-	SetColumn(direct, cat->att_received_at, TimestampTzGetDatum(common->received_at));
-	SetColumn(direct, cat->att_use_start, TimestampTzGetDatum(common->use_start));
-	SetColumn(direct, cat->att_use_end, TimestampTzGetDatum(common->use_end));
-	SetColumn(direct, cat->att_holder, Int32GetDatum(0));
-	SetColumn(direct, cat->att_status, Int16GetDatum(0));
-	SetColumn(direct, cat->att_source, CStringGetTextDatum(common->source));
+	SetColumn(direct, COUPON_TEMPLATE_ID, Int64GetDatum(common->template_id));
+	SetColumn(direct, COUPON_RECEIVED_AT, TimestampTzGetDatum(common->received_at));
+	SetColumn(direct, COUPON_USE_START, TimestampTzGetDatum(common->use_start));
+	SetColumn(direct, COUPON_USE_END, TimestampTzGetDatum(common->use_end));
+	SetColumn(direct, COUPON_HOLDER, Int32GetDatum(0));
+	SetColumn(direct, COUPON_STATUS, Int16GetDatum(0));
+	SetColumn(direct, COUPON_SOURCE, CStringGetTextDatum(common->source));
 	if (common->request_id != NULL)
-		SetColumn(direct, cat->att_request_id,
+		SetColumn(direct, COUPON_REQUEST_ID,
 				  CStringGetTextDatum(common->request_id));
 }
 
@@ -175,7 +173,7 @@ SetCommonColumns(DirectInsert *direct, const InsertCommon *common)
 static void
 OpenLeaf(DirectInsert *direct, int number)
 {
-	Relation	rel = table_open(CatalogGet()->leaf[number].relation, NoLock);
+	Relation	rel = table_open(CatalogGet()->leaf[number], NoLock);
 	ResultRelInfo *info = makeNode(ResultRelInfo);
 
 	InitResultRelInfo(info, rel, 1, NULL, 0);
@@ -222,7 +220,6 @@ InsertDirectly(DirectInsert *direct, ResultRelInfo *info, TupleTableSlot *slot)
 static int
 InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
 {
-	const Catalog *cat = CatalogGet();
 	DirectInsert direct = {0};
 	int			made = 0;
 
@@ -239,9 +236,9 @@ InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
 
 		if (direct.open[number] == NULL)
 			OpenLeaf(&direct, number);
-		SetColumn(&direct, cat->att_id, Int64GetDatum(rows[i].coupon_id));
-		SetColumn(&direct, cat->att_user_id, Int64GetDatum(rows[i].user_id));
-		SetColumn(&direct, cat->att_receive_seq, Int32GetDatum(rows[i].receive_seq));
+		SetColumn(&direct, COUPON_ID, Int64GetDatum(rows[i].coupon_id));
+		SetColumn(&direct, COUPON_USER_ID, Int64GetDatum(rows[i].user_id));
+		SetColumn(&direct, COUPON_RECEIVE_SEQ, Int32GetDatum(rows[i].receive_seq));
 
 		slot = ExecClearTuple(direct.slot[number]);
 		memcpy(slot->tts_values, direct.values, sizeof(direct.values));
@@ -253,36 +250,6 @@ InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
 	CloseLeaves(&direct);
 	CommandCounterIncrement();
 	return made;
-}
-
-/*
- * Take the locks that an INSERT takes, the parent's first as DDL does, and
- * only then decide: what is known of a partition before its lock is held may
- * have changed while waiting for it.
- */
-static bool
-LockForDirectInsert(const bool *wanted)
-{
-	uint64		epoch;
-	bool		direct;
-
-	do
-	{
-		const Catalog *cat = CatalogGet();
-
-		epoch = CatalogEpoch();
-		direct = true;
-		LockRelationOid(cat->coupon_table, RowExclusiveLock);
-		for (int i = 0; i < COUPON_PARTITIONS; i++)
-		{
-			if (!wanted[i])
-				continue;
-			LockRelationOid(cat->leaf[i].relation, RowExclusiveLock);
-			direct = direct && cat->leaf[i].direct;
-		}
-		(void) CatalogGet();
-	} while (epoch != CatalogEpoch());
-	return direct;
 }
 
 /*
@@ -301,7 +268,7 @@ InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
 		wanted[CatalogLeafNumber(rows[i].user_id)] = true;
 	}
-	if (LockForDirectInsert(wanted))
+	if (CatalogLockForInsert(wanted))
 		return InsertThroughLeaves(common, rows, nrows);
 	return InsertThroughSql(common, rows, nrows);
 }
@@ -316,7 +283,7 @@ InsertLockBatch(void)
 	bool		wanted[COUPON_PARTITIONS];
 
 	memset(wanted, true, sizeof(wanted));
-	return LockForDirectInsert(wanted);
+	return CatalogLockForInsert(wanted);
 }
 
 /*
@@ -329,13 +296,12 @@ InsertIntoLeaf(DirectInsert *direct, int number, TupleTableSlot **slots,
 			   InsertRow *rows, int n)
 {
 	ResultRelInfo *info = direct->open[number];
-	const Catalog *cat = CatalogGet();
 
 	for (int i = 0; i < n; i++)
 	{
-		SetColumn(direct, cat->att_id, Int64GetDatum(rows[i].coupon_id));
-		SetColumn(direct, cat->att_user_id, Int64GetDatum(rows[i].user_id));
-		SetColumn(direct, cat->att_receive_seq, Int32GetDatum(rows[i].receive_seq));
+		SetColumn(direct, COUPON_ID, Int64GetDatum(rows[i].coupon_id));
+		SetColumn(direct, COUPON_USER_ID, Int64GetDatum(rows[i].user_id));
+		SetColumn(direct, COUPON_RECEIVE_SEQ, Int32GetDatum(rows[i].receive_seq));
 		ExecClearTuple(slots[i]);
 		memcpy(slots[i]->tts_values, direct->values, sizeof(direct->values));
 		memcpy(slots[i]->tts_isnull, direct->nulls, sizeof(direct->nulls));
@@ -368,7 +334,7 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 	PreventCommandIfReadOnly("coupon distribution");
 	direct.estate = CreateExecutorState();
 	SetCommonColumns(&direct, common);
-	/* All partitions have the same columns: see CatalogLeaf.direct. */
+	/* All partitions have the same columns: see CatalogLockForInsert. */
 	OpenLeaf(&direct, 0);
 	for (int i = 0; i < Min(nrows, INSERT_CHUNK); i++)
 		slots[i] = MakeSingleTupleTableSlot(direct.slot[0]->tts_tupleDescriptor,

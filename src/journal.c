@@ -25,6 +25,7 @@
 #include "cache.h"
 #include "errors.h"
 #include "journal.h"
+#include "subxact.h"
 #include "wake.h"
 
 #define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
@@ -391,43 +392,48 @@ FinishRecord(const JournalRecord *record, bool commit)
 }
 
 static void
+RefusePrepare(void)
+{
+	if (nrecords > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NO_PREPARE),
+				 errmsg("cannot PREPARE a transaction that has claimed coupons or changed templates"),
+				 errdetail("Its stock would stay reserved without an owner."),
+				 errhint("Use COMMIT, or keep coupons out of two-phase transactions.")));
+}
+
+/*
+ * Changes before units: while ours are pending, nobody counts, so that none
+ * takes an entry for settled that is not.
+ */
+static void
+FinishAll(bool commit)
+{
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry == NULL)
+			FinishRecord(&records[i], commit);
+	}
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry != NULL)
+			FinishRecord(&records[i], commit);
+	}
+	nrecords = 0;
+	memset(nrecords_of, 0, sizeof(nrecords_of));
+}
+
+static void
 AtTransactionEnd(XactEvent event, void *arg)
 {
-	bool		commit = event == XACT_EVENT_COMMIT;
-
-	switch (event)
+	if (event == XACT_EVENT_PRE_PREPARE)
+		RefusePrepare();
+	else if (XactIsCommit(event))
+		FinishAll(true);
+	else if (XactIsAbort(event))
 	{
-		case XACT_EVENT_PRE_PREPARE:
-			if (nrecords > 0)
-				ereport(ERROR,
-						(errcode(ERRCODE_COUPON_NO_PREPARE),
-						 errmsg("cannot PREPARE a transaction that has claimed coupons or changed templates"),
-						 errdetail("Its stock would stay reserved without an owner."),
-						 errhint("Use COMMIT, or keep coupons out of two-phase transactions.")));
-			break;
-		case XACT_EVENT_COMMIT:
-		case XACT_EVENT_ABORT:
-			if (!commit)
-				OpenGateAfterError();
-			/*
-			 * Changes before units: while ours are pending, nobody counts,
-			 * so that none takes an entry for settled that is not.
-			 */
-			for (int i = 0; i < nrecords; i++)
-			{
-				if (records[i].entry == NULL)
-					FinishRecord(&records[i], commit);
-			}
-			for (int i = 0; i < nrecords; i++)
-			{
-				if (records[i].entry != NULL)
-					FinishRecord(&records[i], commit);
-			}
-			nrecords = 0;
-			memset(nrecords_of, 0, sizeof(nrecords_of));
-			break;
-		default:
-			break;
+		OpenGateAfterError();
+		FinishAll(false);
 	}
 }
 

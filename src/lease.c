@@ -57,10 +57,12 @@
  * columns are those of QUEUE_ID to QUEUE_FIRST_ATTEMPT, and the place.
  */
 static OwnerQuery take = {
-	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts + 1, leased_until = $5"
-	" WHERE n.id = ANY (ARRAY(SELECT w.id FROM %1$s.coupon_notification w"
-	" WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3"
-	" AND (w.leased_until IS NULL OR w.leased_until <= $2)"
+	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts OPERATOR(pg_catalog.+) 1,"
+	" leased_until = $5"
+	" WHERE n.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT w.id FROM %1$s.coupon_notification w"
+	" WHERE w.channel OPERATOR(pg_catalog.=) $1 AND w.next_at OPERATOR(pg_catalog.<=) $2"
+	"  AND w.next_at OPERATOR(pg_catalog.>=) $3"
+	" AND (w.leased_until IS NULL OR w.leased_until OPERATOR(pg_catalog.<=) $2)"
 	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"
 	" RETURNING n.id, n.channel, n.kind, n.template_id, n.minutes, n.task_id, n.user_ids,"
 	"  n.address, n.due_at, n.next_at, n.attempts, n.first_attempt, n.ctid",
@@ -84,22 +86,25 @@ typedef struct Taking
 
 static OwnerQuery read_templates = {
 	"SELECT t.id, t.name, t.receive_start FROM %1$s.coupon_template t"
-	" WHERE t.id = ANY ($1)",
+	" WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
 	1, {INT8ARRAYOID}
 };
 
 static OwnerQuery read_contacts = {
 	"SELECT c.user_id, c.address FROM %1$s.coupon_contact c"
-	" WHERE c.channel = $1 AND c.user_id = ANY ($2) ORDER BY c.user_id",
+	" WHERE c.channel OPERATOR(pg_catalog.=) $1"
+	"  AND c.user_id OPERATOR(pg_catalog.=) ANY ($2) ORDER BY c.user_id",
 	2, {TEXTOID, INT8ARRAYOID}
 };
 
 /* What is due lies before what is not. */
 static OwnerQuery look_ahead = {
 	"SELECT EXISTS (SELECT FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at <= $2 AND w.next_at >= $3),"
+	"  WHERE w.channel OPERATOR(pg_catalog.=) $1 AND w.next_at OPERATOR(pg_catalog.<=) $2"
+	"   AND w.next_at OPERATOR(pg_catalog.>=) $3),"
 	" (SELECT w.next_at FROM %1$s.coupon_notification w"
-	"  WHERE w.channel = $1 AND w.next_at > $2 ORDER BY w.next_at LIMIT 1)",
+	"  WHERE w.channel OPERATOR(pg_catalog.=) $1"
+	"   AND w.next_at OPERATOR(pg_catalog.>) $2 ORDER BY w.next_at LIMIT 1)",
 	3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 

@@ -27,22 +27,25 @@ static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
 	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
 	" updated_at, secret, headers, body_template, mail_from"
-	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_subscription_rel s"
-	"  JOIN pg_class q ON q.oid = s.srrelid AND q.relname = 'coupon_notification'"
-	"  JOIN pg_class c ON c.relnamespace = q.relnamespace"
-	"  WHERE c.oid = coupon_channel.tableoid)"
+	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel s"
+	"  JOIN pg_catalog.pg_class q ON q.oid OPERATOR(pg_catalog.=) s.srrelid"
+	"   AND q.relname OPERATOR(pg_catalog.=) 'coupon_notification'::pg_catalog.name"
+	"  JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) q.relnamespace"
+	"  WHERE c.oid OPERATOR(pg_catalog.=) coupon_channel.tableoid)"
 	" ORDER BY channel"
 };
 
 static OwnerQuery read_messages = {
-	"SELECT m.kind, m.subject, m.body FROM %1$s.coupon_message m WHERE m.channel = $1",
+	"SELECT m.kind, m.subject, m.body FROM %1$s.coupon_message m"
+	" WHERE m.channel OPERATOR(pg_catalog.=) $1",
 	1, {TEXTOID}
 };
 
 static OwnerQuery disable_channel = {
 	"UPDATE %1$s.coupon_channel SET enabled = false, disabled_reason = $3"
-	" WHERE channel = (SELECT c.channel FROM %1$s.coupon_channel c"
-	"  WHERE c.channel = $1 AND c.updated_at = $2 AND c.enabled FOR UPDATE SKIP LOCKED)",
+	" WHERE channel OPERATOR(pg_catalog.=) (SELECT c.channel FROM %1$s.coupon_channel c"
+	"  WHERE c.channel OPERATOR(pg_catalog.=) $1 AND c.updated_at OPERATOR(pg_catalog.=) $2"
+	"   AND c.enabled FOR UPDATE SKIP LOCKED)",
 	3, {TEXTOID, TIMESTAMPTZOID, TEXTOID}
 };
 

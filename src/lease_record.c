@@ -73,9 +73,12 @@ static OwnerQuery record_ends = {
 	"  minutes, task_id, user_ids, address, state, due_at, sent_at, ended_at,"
 	"  attempts, last_status, last_error)"
 	" SELECT g.id, g.channel, g.kind, g.template_id, g.minutes, g.task_id, g.user_ids,"
-	"  g.address, g.state, g.due_at, nullif(g.sent_at, '-infinity'),"
-	"  pg_catalog.clock_timestamp(), g.attempts, nullif(g.status, 0),"
-	"  nullif(g.error, '') FROM gone g"
+	"  g.address, g.state, g.due_at, "
+	"  CASE WHEN g.sent_at OPERATOR(pg_catalog.<>) '-infinity'::pg_catalog.timestamptz THEN"
+	"   g.sent_at END,"
+	"  pg_catalog.clock_timestamp(), g.attempts, "
+	"  CASE WHEN g.status OPERATOR(pg_catalog.<>) 0 THEN g.status END,"
+	"  CASE WHEN g.error OPERATOR(pg_catalog.<>) ''::pg_catalog.text THEN g.error END FROM gone g"
 	/* there already: queued again by hand */
 	" ON CONFLICT (id) DO UPDATE SET (channel, kind, template_id, minutes, task_id,"
 	"  user_ids, address, state, due_at, sent_at, ended_at, attempts, last_status,"
@@ -88,13 +91,15 @@ static OwnerQuery record_ends = {
 
 static OwnerQuery record_retries = {
 	"UPDATE %1$s.coupon_notification n SET leased_until = NULL, next_at = a.next_at,"
-	" last_status = nullif(a.status, 0), last_error = nullif(a.error, '') FROM"
+	" last_status = CASE WHEN a.status OPERATOR(pg_catalog.<>) 0 THEN a.status END,"
+	" last_error = CASE WHEN a.error OPERATOR(pg_catalog.<>) ''::pg_catalog.text THEN a.error"
+	"  END FROM"
 	OF_ANSWERS,
 	ANSWER_NARGS, ANSWER_TYPES
 };
 
 static OwnerQuery lock_rows = {
-	"SELECT n.id FROM %1$s.coupon_notification n WHERE n.id = ANY ($1)"
+	"SELECT n.id FROM %1$s.coupon_notification n WHERE n.id OPERATOR(pg_catalog.=) ANY ($1)"
 	" FOR UPDATE SKIP LOCKED",
 	1, {INT8ARRAYOID}
 };
@@ -102,7 +107,7 @@ static OwnerQuery lock_rows = {
 /* Those that are there, and are not among the locked. */
 static OwnerQuery held_rows = {
 	"SELECT n.id FROM %1$s.coupon_notification n"
-	" WHERE n.id = ANY ($1) AND n.id <> ALL ($2)",
+	" WHERE n.id OPERATOR(pg_catalog.=) ANY ($1) AND n.id OPERATOR(pg_catalog.<>) ALL ($2)",
 	2, {INT8ARRAYOID, INT8ARRAYOID}
 };
 

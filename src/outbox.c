@@ -66,7 +66,7 @@ static OwnerQuery add_rows = {
 static OwnerQuery add_missed = {
 	"INSERT INTO %1$s.coupon_notification_history (id, channel, kind, template_id,"
 	" minutes, task_id, address, due_at, state, ended_at, attempts, user_ids)"
-	" SELECT o.id, $4, $5, $6, $7, $8, $9, $10, 'missed',"
+	" SELECT o.id, $4, $5, $6, $7, $8, $9, $10, 'missed'::pg_catalog.text,"
 	" pg_catalog.clock_timestamp(), 0, " ADD_SLICES,
 	ADD_NARGS, ADD_TYPES
 };

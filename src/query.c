@@ -16,38 +16,28 @@
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
 
+#include "caller.h"
 #include "catalog.h"
 #include "query.h"
 
 /*
  * QueryBegin connects to SPI and becomes the owner of the extension, with a
  * search path in which nobody can put a function, operator or type of his own.
+ * Users' triggers see that path too, but run as the caller (caller.c).
  */
 void
 QueryBegin(QueryScope *scope)
 {
-	int			guc_level = NewGUCNestLevel();
+	const Catalog *cat = CatalogGet();
 
+	scope->guc_level = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
-	QueryBeginOnCallersPath(scope);
-	scope->guc_level = guc_level;
-}
-
-/*
- * QueryBeginOnCallersPath is QueryBegin for a statement whose every name is
- * qualified, and that runs triggers of users', who rely on their path.
- */
-void
-QueryBeginOnCallersPath(QueryScope *scope)
-{
-	const Catalog *cat = CatalogGet();
-
-	scope->guc_level = 0;
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	GetUserIdAndSecContext(&scope->user, &scope->sec_context);
+	CallerBeginScope(scope->user, scope->sec_context, cat->owner);
 	SetUserIdAndSecContext(cat->owner,
 						   scope->sec_context | SECURITY_LOCAL_USERID_CHANGE);
 }
@@ -78,9 +68,9 @@ void
 QueryEnd(QueryScope *scope)
 {
 	SetUserIdAndSecContext(scope->user, scope->sec_context);
+	CallerEndScope();
 	SPI_finish();
-	if (scope->guc_level > 0)
-		AtEOXact_GUC(true, scope->guc_level);
+	AtEOXact_GUC(true, scope->guc_level);
 }
 
 /* Prepare the statement unless its plan is still good for this catalog. */
@@ -88,9 +78,10 @@ static void
 Prepare(OwnerQuery *query)
 {
 	const Catalog *cat = CatalogGet();
+	uint64		epoch = CatalogEpoch();
 	char	   *sql;
 
-	if (likely(query->plan != NULL && query->epoch == CatalogEpoch()))
+	if (likely(query->plan != NULL && query->epoch == epoch))
 		return;
 	if (query->plan != NULL && query->running == 0)
 		SPI_freeplan(query->plan);
@@ -101,7 +92,7 @@ Prepare(OwnerQuery *query)
 	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", sql,
 			 SPI_result_code_string(SPI_result));
-	query->epoch = CatalogEpoch();
+	query->epoch = epoch;
 	pfree(sql);
 }
 

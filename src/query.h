@@ -35,7 +35,6 @@ typedef struct QueryScope
 } QueryScope;
 
 extern void QueryBegin(QueryScope *scope);
-extern void QueryBeginOnCallersPath(QueryScope *scope);
 extern void QueryPlanByIndex(void);
 extern uint64 QueryRun(OwnerQuery *query, Datum *values, const char *nulls);
 extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls,

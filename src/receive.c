@@ -16,7 +16,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
@@ -34,10 +33,13 @@ PG_FUNCTION_INFO_V1(coupon_receive_new_user);
 /* A retry of coupon_receive_new_user gets the coupons of the first call. */
 #define NEW_USER_REQUEST "new_user"
 
+/* The columns of coupon_receive_row, which FillResult fills. */
+static const Oid receive_types[] = {INT4OID, TEXTOID, INT8OID, INT4OID, TIMESTAMPTZOID, BOOLOID};
+
 static OwnerQuery registration_templates = {
 	"SELECT id FROM %1$s.coupon_template"
-	" WHERE open_to OPERATOR(pg_catalog.=) 'registration'"
-	" AND status OPERATOR(pg_catalog.=) 'published'"
+	" WHERE open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
+	" AND status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
 	" AND receive_start OPERATOR(pg_catalog.<=) $1"
 	" AND receive_end OPERATOR(pg_catalog.>) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))"
@@ -88,25 +90,35 @@ FillResult(const ClaimResult *result, Datum *values, bool *nulls)
 	nulls[2] = nulls[3] = nulls[4] = !ok;
 }
 
-/* The row type of coupon_receive, looked up once per backend. */
+/*
+ * The row type of coupon_receive, good until the next look-up of any kind.
+ * Which type it is stays the same for a function; what it is like does not.
+ */
 static TupleDesc
 ReceiveDesc(Oid function)
 {
-	static TupleDesc desc = NULL;
 	static Oid	desc_of = InvalidOid;
+	static Oid	type;
+	TupleDesc	desc;
 
 	if (unlikely(desc_of != function))
 	{
-		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
-
-		if (desc != NULL)
-			FreeTupleDesc(desc);
-		desc = NULL;
-		desc_of = InvalidOid;
-		desc = lookup_rowtype_tupdesc_copy(get_func_rettype(function), -1);
+		type = get_func_rettype(function);
 		desc_of = function;
-		MemoryContextSwitchTo(caller);
 	}
+	desc = lookup_type_cache(type, TYPECACHE_TUPDESC)->tupDesc;
+	for (int i = 0; desc != NULL && i < lengthof(receive_types); i++)
+	{
+		if (desc->natts != lengthof(receive_types) ||
+			TupleDescAttr(desc, i)->attisdropped ||
+			TupleDescAttr(desc, i)->atttypid != receive_types[i])
+			desc = NULL;
+	}
+	if (desc == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+				 errmsg("type %s is not as it was installed", format_type_be(type)),
+				 errhint("Undo what was changed with ALTER TYPE.")));
 	return desc;
 }
 

@@ -92,33 +92,39 @@ static OwnerQuery add_bit = {
 
 static OwnerQuery lock_row = {
 	"SELECT bitmap, fired, notifications FROM %1$s.coupon_remind"
-	" WHERE user_id = $1 AND template_id = $2 FOR UPDATE",
+	" WHERE user_id OPERATOR(pg_catalog.=) $1"
+	"  AND template_id OPERATOR(pg_catalog.=) $2 FOR UPDATE",
 	2, {INT8OID, INT8OID}
 };
 
 static OwnerQuery store_row = {
 	"UPDATE %1$s.coupon_remind SET bitmap = $3::%1$s.remind_bitmap,"
 	" fired = $4::%1$s.remind_bitmap, notifications = $5"
-	" WHERE user_id = $1 AND template_id = $2",
+	" WHERE user_id OPERATOR(pg_catalog.=) $1 AND template_id OPERATOR(pg_catalog.=) $2",
 	5, {INT8OID, INT8OID, INT8OID, INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery delete_row = {
-	"DELETE FROM %1$s.coupon_remind WHERE user_id = $1 AND template_id = $2",
+	"DELETE FROM %1$s.coupon_remind WHERE user_id OPERATOR(pg_catalog.=) $1"
+	" AND template_id OPERATOR(pg_catalog.=) $2",
 	2, {INT8OID, INT8OID}
 };
 
 static OwnerQuery list = {
 	"SELECT template_id, shop_number, name, category, status, receive_start,"
 	" receive_end, bitmap, pending,"
-	" receive_start - make_interval(mins => %1$s.coupon_remind_next(pending, '{}')),"
+	" receive_start OPERATOR(pg_catalog.-) pg_catalog.make_interval(mins =>"
+	"  %1$s.coupon_remind_next(pending, '{}'::%1$s.remind_bitmap)),"
 	" image_url"
 	" FROM (SELECT t.*, r.template_id, r.bitmap,"
-	"  CASE WHEN t.status = 'published' AND statement_timestamp() < t.receive_start"
-	"   THEN r.bitmap OPERATOR(%1$s.-) r.fired ELSE '{}' END AS pending"
-	"  FROM %1$s.coupon_remind r JOIN %1$s.coupon_template t ON t.id = r.template_id"
-	"  WHERE r.user_id = $1 AND ($3 IS NULL OR r.template_id < $3)"
-	"  AND ($4 IS NULL OR t.shop_number = ANY ($4))"
+	"  CASE WHEN t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	"   AND pg_catalog.statement_timestamp() OPERATOR(pg_catalog.<) t.receive_start"
+	"   THEN r.bitmap OPERATOR(%1$s.-) r.fired ELSE '{}'::%1$s.remind_bitmap END AS pending"
+	"  FROM %1$s.coupon_remind r JOIN %1$s.coupon_template t"
+	"   ON t.id OPERATOR(pg_catalog.=) r.template_id"
+	"  WHERE r.user_id OPERATOR(pg_catalog.=) $1 AND ($3 IS NULL"
+	"   OR r.template_id OPERATOR(pg_catalog.<) $3)"
+	"  AND ($4 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($4))"
 	"  ORDER BY r.template_id DESC LIMIT $2) x ORDER BY template_id DESC",
 	4, {INT8OID, INT4OID, INT8OID, INT8ARRAYOID}
 };

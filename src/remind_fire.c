@@ -30,8 +30,10 @@ typedef struct Firing
 
 /* Nothing if the sale is no longer as the tick has read it. */
 static OwnerQuery unchanged = {
-	"SELECT 1 FROM %1$s.coupon_template WHERE id = $1 AND receive_start = $2"
-	" AND (status = 'published' OR receive_start <= $3)",
+	"SELECT 1 FROM %1$s.coupon_template WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND receive_start OPERATOR(pg_catalog.=) $2"
+	" AND (status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	"  OR receive_start OPERATOR(pg_catalog.<=) $3)",
 	3, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 

@@ -56,7 +56,8 @@ struct RemindMarks
 
 static OwnerQuery take_due = {
 	"SELECT ctid, user_id, bitmap, fired, notifications FROM %1$s.coupon_remind"
-	" WHERE template_id = $1 AND next_minutes >= $2 AND next_minutes <= $3"
+	" WHERE template_id OPERATOR(pg_catalog.=) $1 AND next_minutes OPERATOR(pg_catalog.>=) $2"
+	"  AND next_minutes OPERATOR(pg_catalog.<=) $3"
 	" LIMIT $4 FOR UPDATE SKIP LOCKED",
 	4, {INT8OID, INT2OID, INT2OID, INT4OID}
 };
@@ -71,7 +72,8 @@ static OwnerQuery mark_fired = {
 	"UPDATE %1$s.coupon_remind r SET fired = u.fired::%1$s.remind_bitmap,"
 	" notifications = ($5)[u.first : u.last]"
 	" FROM unnest($1, $2, $3, $4, $6) AS u (tid, fired, first, last, user_id)"
-	" WHERE r.ctid = u.tid AND r.user_id = u.user_id AND r.template_id = $7",
+	" WHERE r.ctid OPERATOR(pg_catalog.=) u.tid AND r.user_id OPERATOR(pg_catalog.=) u.user_id"
+	"  AND r.template_id OPERATOR(pg_catalog.=) $7",
 	MARK_NARGS, {TIDARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT4ARRAYOID, INT8ARRAYOID,
 	INT8ARRAYOID, INT8OID}
 };

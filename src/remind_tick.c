@@ -76,24 +76,29 @@ static int	nheld = 0;
 static int	max_held = 0;
 
 static OwnerQuery near_sales = {
-	"SELECT t.id, t.receive_start, (SELECT max(r.next_minutes)"
-	"  FROM %1$s.coupon_remind r WHERE r.template_id = t.id)"
-	" FROM %1$s.coupon_template t WHERE t.receive_start > $1 AND t.receive_start <= $2"
-	" AND (t.status = 'published' OR t.receive_start <= $3)",
+	"SELECT t.id, t.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
+	"  FROM %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) t.id)"
+	" FROM %1$s.coupon_template t WHERE t.receive_start OPERATOR(pg_catalog.>) $1"
+	"  AND t.receive_start OPERATOR(pg_catalog.<=) $2"
+	" AND (t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	"  OR t.receive_start OPERATOR(pg_catalog.<=) $3)",
 	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 
 /* The same sales; what is left of them is not asked. */
 static OwnerQuery near_starts = {
-	"SELECT t.id, t.receive_start, 0::int2 FROM %1$s.coupon_template t"
-	" WHERE t.receive_start > $1 AND t.receive_start <= $2"
-	" AND (t.status = 'published' OR t.receive_start <= $3)",
+	"SELECT t.id, t.receive_start, 0::pg_catalog.int2 FROM %1$s.coupon_template t"
+	" WHERE t.receive_start OPERATOR(pg_catalog.>) $1"
+	"  AND t.receive_start OPERATOR(pg_catalog.<=) $2"
+	" AND (t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	"  OR t.receive_start OPERATOR(pg_catalog.<=) $3)",
 	3, {TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 
 static OwnerQuery farthest_between = {
-	"SELECT max(next_minutes) FROM %1$s.coupon_remind"
-	" WHERE template_id = $1 AND next_minutes >= $2 AND next_minutes < $3",
+	"SELECT pg_catalog.max(next_minutes) FROM %1$s.coupon_remind"
+	" WHERE template_id OPERATOR(pg_catalog.=) $1 AND next_minutes OPERATOR(pg_catalog.>=) $2"
+	"  AND next_minutes OPERATOR(pg_catalog.<) $3",
 	3, {INT8OID, INT2OID, INT2OID}
 };
 
@@ -104,17 +109,19 @@ static OwnerQuery farthest_between = {
 static OwnerQuery begun_sale = {
 	REMIND_TEMPLATES_AFTER_1
 	" SELECT t.id, t.receive_start, t.farthest FROM reminded CROSS JOIN LATERAL"
-	"  (SELECT c.id, c.receive_start, (SELECT max(r.next_minutes)"
-	"   FROM %1$s.coupon_remind r WHERE r.template_id = c.id) AS farthest"
-	"  FROM %1$s.coupon_template c WHERE c.id = reminded.id OFFSET 0) t"
-	" WHERE t.receive_start <= $2 AND t.farthest IS NOT NULL LIMIT 1",
+	"  (SELECT c.id, c.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
+	"   FROM %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) c.id) AS farthest"
+	"  FROM %1$s.coupon_template c WHERE c.id OPERATOR(pg_catalog.=) reminded.id OFFSET 0) t"
+	" WHERE t.receive_start OPERATOR(pg_catalog.<=) $2 AND t.farthest IS NOT NULL LIMIT 1",
 	2, {INT8OID, TIMESTAMPTZOID}
 };
 
 static OwnerQuery subscribed = {
-	"SELECT 1 FROM pg_subscription_rel s JOIN pg_class c ON c.oid = s.srrelid"
-	" JOIN pg_namespace n ON n.oid = c.relnamespace"
-	" WHERE n.nspname = $1 AND c.relname = 'coupon_remind'",
+	"SELECT 1 FROM pg_catalog.pg_subscription_rel s JOIN pg_catalog.pg_class c"
+	" ON c.oid OPERATOR(pg_catalog.=) s.srrelid"
+	" JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+	" WHERE n.nspname OPERATOR(pg_catalog.=) $1"
+	"  AND c.relname OPERATOR(pg_catalog.=) 'coupon_remind'::pg_catalog.name",
 	1, {NAMEOID}
 };
 

@@ -50,7 +50,7 @@ static MemoryContext role_context = NULL;
 static OwnerQuery shops_of_user = {
 	"SELECT r.shop_number FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
-	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE')",
+	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
 	1, {OIDOID}
 };
 

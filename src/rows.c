@@ -125,28 +125,29 @@ HasRequestId(TupleTableSlot *slot, AttrNumber att, const char *request_id)
  * Take one row into the account; false when no further row can matter.
  */
 static bool
-AddRow(const Catalog *cat, TupleTableSlot *slot, const char *request_id,
+AddRow(const AttrNumber *column, TupleTableSlot *slot, const char *request_id,
 	   RowsOfUser *rows)
 {
 	bool		isnull;
-	int32		seq = DatumGetInt32(slot_getattr(slot, cat->att_receive_seq, &isnull));
+	int32		seq = DatumGetInt32(slot_getattr(slot, column[COUPON_RECEIVE_SEQ], &isnull));
 
 	rows->last_seq = Max(rows->last_seq, seq);
 	if (request_id == NULL)
 		return false;			/* the scan runs backward: this is the last */
-	if (!HasRequestId(slot, cat->att_request_id, request_id))
+	if (!HasRequestId(slot, column[COUPON_REQUEST_ID], request_id))
 		return true;
 
 	rows->repeated = true;
-	rows->coupon_id = SlotInt8(slot, cat->att_id);
+	rows->coupon_id = SlotInt8(slot, column[COUPON_ID]);
 	rows->receive_seq = seq;
-	rows->use_end = DatumGetTimestampTz(slot_getattr(slot, cat->att_use_end, &isnull));
+	rows->use_end = DatumGetTimestampTz(slot_getattr(slot, column[COUPON_USE_END], &isnull));
 	return false;
 }
 
 /* Many probes of one partition share what opening it costs. */
 struct RowsLeaf
 {
+	CatalogLeaf leaf;
 	RowScan		scan;
 	SnapshotData dirty;			/* the scan points to it */
 };
@@ -159,33 +160,16 @@ SetUserKeys(ScanKey keys, int64 template_id, int64 user_id)
 }
 
 /*
- * With the partition locked, what the catalog says of its index stays.  The
- * lock goes with the scan: the insert takes its locks in the order in which
- * DDL does, the parent's first.  So does the look at the catalog; where it is
- * due after the partition was locked, the lock is let go for it.
+ * The lock goes with the scan: the insert takes its locks in the order in
+ * which DDL does, the parent's first.
  */
-static Relation
-OpenPartition(int number)
-{
-	for (;;)
-	{
-		Relation	heap = table_open(CatalogGet()->leaf[number].relation,
-									  AccessShareLock);
-
-		if (CatalogIsCurrent())
-			return heap;
-		table_close(heap, AccessShareLock);
-	}
-}
-
 static void
 OpenLeaf(RowsLeaf *leaf, int number, ScanKey keys)
 {
-	Relation	heap = OpenPartition(number);
-
+	CatalogOpenLeaf(number, &leaf->leaf);
 	InitDirtySnapshot(leaf->dirty);
-	BeginScan(&leaf->scan, heap, CatalogGet()->leaf[number].user_index,
-			  &leaf->dirty, keys, 2, false);
+	BeginScan(&leaf->scan, leaf->leaf.rel, leaf->leaf.user_index, &leaf->dirty,
+			  keys, 2, false);
 }
 
 /* Add up the rows of the scan; see RowsProbe. */
@@ -193,8 +177,6 @@ static void
 ReadUserRows(RowsLeaf *leaf, const char *request_id, RowsOfUser *rows,
 			 RowsOpenClaim *open)
 {
-	const Catalog *cat = CatalogGet();
-
 	memset(rows, 0, sizeof(*rows));
 	if (open != NULL)
 		open->xid = InvalidTransactionId;
@@ -203,7 +185,7 @@ ReadUserRows(RowsLeaf *leaf, const char *request_id, RowsOfUser *rows,
 		if (!TransactionIdIsValid(leaf->dirty.xmin))
 		{
 			/* A row that an open transaction is deleting still counts. */
-			if (!AddRow(cat, leaf->scan.slot, request_id, rows))
+			if (!AddRow(leaf->leaf.column, leaf->scan.slot, request_id, rows))
 				break;
 		}
 
@@ -301,7 +283,6 @@ int64
 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 				Snapshot snapshot)
 {
-	const Catalog *cat = CatalogGet();
 	ScanKeyData key;
 	int64		count = 0;
 
@@ -312,22 +293,23 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 
 	for (int i = 0; i < COUPON_PARTITIONS; i++)
 	{
-		const CatalogLeaf *leaf = &cat->leaf[i];
+		CatalogLeaf leaf;
 		RowScan		rs;
 
-		BeginScan(&rs, table_open(leaf->relation, AccessShareLock),
-				  by_id ? leaf->id_index : leaf->user_index, snapshot, &key, 1,
-				  false);
+		CatalogOpenLeaf(i, &leaf);
+		BeginScan(&rs, leaf.rel, by_id ? leaf.id_index : leaf.user_index, snapshot,
+				  &key, 1, false);
 		while (NextRow(&rs, ForwardScanDirection))
 		{
 			bool		isnull;
 			int32		holder;
 
 			CHECK_FOR_INTERRUPTS();
-			holder = DatumGetInt32(slot_getattr(rs.slot, cat->att_holder, &isnull));
+			holder = DatumGetInt32(slot_getattr(rs.slot, leaf.column[COUPON_HOLDER],
+												&isnull));
 			if (!isnull && holder == 0 &&
-				SlotInt8(rs.slot, cat->att_id) > watermark &&
-				SlotInt8(rs.slot, cat->att_template_id) == template_id)
+				SlotInt8(rs.slot, leaf.column[COUPON_ID]) > watermark &&
+				SlotInt8(rs.slot, leaf.column[COUPON_TEMPLATE_ID]) == template_id)
 				count++;
 		}
 		EndScan(&rs);
@@ -348,17 +330,18 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 int64
 RowsLoadClaimants(int64 template_id, int64 upto)
 {
+	Oid			relation = CatalogGet()->template_table;
 	int64		read = 0;
 	ScanKeyData key;
 
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	for (int i = 0; i < COUPON_PARTITIONS && read <= upto; i++)
 	{
-		Relation	heap = OpenPartition(i);
-		const Catalog *cat = CatalogGet();
+		CatalogLeaf leaf;
 		RowScan		rs;
 
-		BeginScan(&rs, heap, cat->leaf[i].user_index, SnapshotAny, &key, 1, true);
+		CatalogOpenLeaf(i, &leaf);
+		BeginScan(&rs, leaf.rel, leaf.user_index, SnapshotAny, &key, 1, true);
 		while (read <= upto &&
 			   index_getnext_tid(rs.scan, ForwardScanDirection) != NULL)
 		{
@@ -367,7 +350,7 @@ RowsLoadClaimants(int64 template_id, int64 upto)
 											 rs.scan->xs_itupdesc, &isnull);
 
 			CHECK_FOR_INTERRUPTS();
-			ClaimantsAdd(cat->template_table, template_id, DatumGetInt64(user));
+			ClaimantsAdd(relation, template_id, DatumGetInt64(user));
 			read++;
 		}
 		EndScan(&rs);
@@ -382,14 +365,14 @@ RowsLoadClaimants(int64 template_id, int64 upto)
 bool
 RowsTemplateExists(int64 template_id, Snapshot snapshot)
 {
-	const Catalog *cat = CatalogGet();
 	ScanKeyData key;
 	RowScan		rs;
+	Oid			primary_key;
+	Relation	templates = CatalogOpenTemplates(&primary_key);
 	bool		found;
 
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
-	BeginScan(&rs, table_open(cat->template_table, AccessShareLock),
-			  cat->template_pkey, snapshot, &key, 1, false);
+	BeginScan(&rs, templates, primary_key, snapshot, &key, 1, false);
 	found = NextRow(&rs, ForwardScanDirection);
 	EndScan(&rs);
 	return found;

@@ -35,11 +35,13 @@
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
+#include "nodes/makefuncs.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "catalog.h"
 #include "errors.h"
@@ -76,15 +78,52 @@ Execute(const char *command, int expected)
 			 SPI_result_code_string(rc));
 }
 
+/* Registered with RangeVarGetRelidExtended: called before each try to lock. */
+static void
+CheckStage(const RangeVar *name, Oid relation, Oid before, void *arg)
+{
+	HeapTuple	tuple;
+	Form_pg_class form;
+	bool		ours;
+
+	if (!OidIsValid(relation))
+		return;
+	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relation));
+	if (!HeapTupleIsValid(tuple))
+		return;					/* dropped just now: it is looked for again */
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	ours = form->relkind == RELKIND_RELATION && form->relowner == CatalogGet()->owner;
+	ReleaseSysCache(tuple);
+	if (!ours)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("\"%s\" is not the stage that was made for its task", name->relname),
+				 errdetail("A stage is an ordinary table that belongs to the owner of the extension."),
+				 errhint("Remove what has taken its place, and create another task.")));
+}
+
+/*
+ * Lock the stage table of a task, so that its name means this table until the
+ * end of the transaction; InvalidOid where it has none, or, with RVR_SKIP_LOCKED,
+ * where somebody else has it locked.  Raises VC014 for anything else that bears
+ * its name: what we read and drop runs with the rights of the owner.
+ */
+static Oid
+LockStage(int64 task_id, LOCKMODE mode, uint32 flags)
+{
+	RangeVar   *name = makeRangeVar(pstrdup(CatalogGet()->schema),
+									psprintf(STAGE_PREFIX INT64_FORMAT, task_id), -1);
+
+	return RangeVarGetRelidExtended(name, mode, flags | RVR_MISSING_OK, CheckStage, NULL);
+}
+
 /*
  * StageOid returns the stage table of a task, InvalidOid where it has none.
  */
 Oid
 StageOid(int64 task_id)
 {
-	char	   *name = psprintf(STAGE_PREFIX INT64_FORMAT, task_id);
-
-	return get_relname_relid(name, get_namespace_oid(CatalogGet()->schema, false));
+	return LockStage(task_id, AccessShareLock, 0);
 }
 
 /*
@@ -128,9 +167,7 @@ StageCreate(int64 task_id, Oid loader)
 void
 StageDrop(int64 task_id)
 {
-	Oid			stage = StageOid(task_id);
-
-	if (OidIsValid(stage) && ConditionalLockRelationOid(stage, AccessExclusiveLock))
+	if (OidIsValid(LockStage(task_id, AccessExclusiveLock, RVR_SKIP_LOCKED)))
 		Execute(psprintf("DROP TABLE %s CASCADE", StageName(task_id)), SPI_OK_UTILITY);
 }
 
@@ -160,6 +197,7 @@ StageSeal(int64 task_id, int64 first_row, int batch_size)
 	int64		lines;
 	bool		isnull;
 
+	(void) LockStage(task_id, ShareLock, 0);
 	Execute(psprintf("WITH made AS ("
 					 " INSERT INTO %s.coupon_task_batch"
 					 " (task_id, batch, first_line, last_line, first_row, position, lines)"
@@ -195,6 +233,7 @@ OpenStage(int64 task_id, int64 first_line, int64 last_line)
 	int			nestlevel = NewGUCNestLevel();
 	Portal		cursor;
 
+	(void) LockStage(task_id, AccessShareLock, 0);
 	/*
 	 * Without statistics the planner may prefer to read the whole file, or to
 	 * start processes for the few pages of a section.

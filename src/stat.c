@@ -165,17 +165,20 @@ coupon_stat_cache_counters(PG_FUNCTION_ARGS)
 
 /*
  * coupon_server_state() → preloaded, in_recovery, id_seconds_ahead,
- * worker_wanted: what coupon_health cannot ask SQL.
+ * worker_wanted, preload_command: what coupon_health cannot ask SQL.
  */
 Datum
 coupon_server_state(PG_FUNCTION_ARGS)
 {
-	Datum		values[4];
-	bool		nulls[4] = {false};
+	char	   *command = CacheIsAttached() ? NULL : GucPreloadCommand();
+	Datum		values[5];
+	bool		nulls[5] = {false};
 
 	values[0] = BoolGetDatum(CacheIsAttached());
 	values[1] = BoolGetDatum(RecoveryInProgress());
 	values[2] = Int64GetDatum(IdSecondsAhead());
 	values[3] = BoolGetDatum(GucNamesDatabase(get_database_name(MyDatabaseId)));
+	nulls[4] = command == NULL;
+	values[4] = command == NULL ? (Datum) 0 : CStringGetTextDatum(command);
 	return ReturnRow(fcinfo, values, nulls);
 }

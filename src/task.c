@@ -76,7 +76,7 @@ static OwnerQuery task_of_request = {
 };
 
 static OwnerQuery make_pending = {
-	"UPDATE %1$s.coupon_task SET state = 'pending', lines = $2, send_at = $3,"
+	"UPDATE %1$s.coupon_task SET state = 'pending'::pg_catalog.text, lines = $2, send_at = $3,"
 	" submitted_at = pg_catalog.clock_timestamp(), fail_reason = NULL,"
 	" attempts = 0, last_error = NULL, retry_at = NULL, finished_at = NULL"
 	" WHERE id OPERATOR(pg_catalog.=) $1",
@@ -111,10 +111,10 @@ static OwnerQuery delete_put_off = {
 };
 
 static OwnerQuery fail_task = {
-	"UPDATE %1$s.coupon_task SET state = 'failed', fail_reason = $2,"
+	"UPDATE %1$s.coupon_task SET state = 'failed'::pg_catalog.text, fail_reason = $2,"
 	" finished_at = pg_catalog.clock_timestamp()"
 	" WHERE id OPERATOR(pg_catalog.=) $1"
-	" AND state IN ('pending', 'in_progress')"
+	" AND state OPERATOR(pg_catalog.=) ANY ('{pending,in_progress}'::pg_catalog.text[])"
 	" AND submitted_at OPERATOR(pg_catalog.=) $3",
 	3, {INT8OID, TEXTOID, TIMESTAMPTZOID}
 };
@@ -377,6 +377,7 @@ coupon_task_create(PG_FUNCTION_ARGS)
 	char		shops_null;
 	bool		isnull;
 	int64		task_id;
+	Oid			stage;
 	Datum		values[2];
 	bool		row_nulls[2] = {false};
 
@@ -403,8 +404,9 @@ coupon_task_create(PG_FUNCTION_ARGS)
 	else
 		task_id = TaskOfRequest(args[5], shops, shops_null);
 	values[0] = Int64GetDatum(task_id);
-	values[1] = ObjectIdGetDatum(StageOid(task_id));
-	row_nulls[1] = !OidIsValid(StageOid(task_id));
+	stage = StageOid(task_id);
+	values[1] = ObjectIdGetDatum(stage);
+	row_nulls[1] = !OidIsValid(stage);
 	QueryEnd(&scope);
 	PutRow(fcinfo, values, row_nulls);
 	return (Datum) 0;

@@ -83,9 +83,10 @@ typedef struct Attempt
 } Attempt;
 
 static OwnerQuery start_task = {
-	"UPDATE %1$s.coupon_task SET state = 'in_progress',"
+	"UPDATE %1$s.coupon_task SET state = 'in_progress'::pg_catalog.text,"
 	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())"
-	" WHERE id OPERATOR(pg_catalog.=) $1 AND state OPERATOR(pg_catalog.=) 'pending'",
+	" WHERE id OPERATOR(pg_catalog.=) $1"
+	"  AND state OPERATOR(pg_catalog.=) 'pending'::pg_catalog.text",
 	1, {INT8OID}
 };
 
@@ -95,7 +96,8 @@ static OwnerQuery how_ended = {
 };
 
 static OwnerQuery due_tasks = {
-	"SELECT send_at, id FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
+	"SELECT send_at, id FROM %1$s.coupon_task"
+	" WHERE state OPERATOR(pg_catalog.=) ANY ('{pending,in_progress}'::pg_catalog.text[])"
 	" AND send_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
 	" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
 	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
@@ -110,16 +112,17 @@ static OwnerQuery next_due = {
 	"SELECT pg_catalog.ceil(EXTRACT(epoch FROM"
 	"  pg_catalog.min(GREATEST(send_at, retry_at)) OPERATOR(pg_catalog.-)"
 	"  pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint"
-	" FROM %1$s.coupon_task WHERE state IN ('pending', 'in_progress')"
-	" AND send_at OPERATOR(pg_catalog.<) 'infinity'"
+	" FROM %1$s.coupon_task WHERE state OPERATOR(pg_catalog.=) ANY"
+	"  ('{pending,in_progress}'::pg_catalog.text[])"
+	" AND send_at OPERATOR(pg_catalog.<) 'infinity'::pg_catalog.timestamptz"
 };
 
 static OwnerQuery note_error = {
 	"UPDATE %1$s.coupon_task SET last_error = $2,"
 	" attempts = attempts OPERATOR(pg_catalog.+) 1,"
 	" retry_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
-	"  pg_catalog.make_interval(secs => LEAST(300::float8,"
-	"   pg_catalog.power(2::float8, attempts)))"
+	"  pg_catalog.make_interval(secs => LEAST(300::pg_catalog.float8,"
+	"   pg_catalog.power(2::pg_catalog.float8, attempts)))"
 	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
 	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
 	" RETURNING attempts, submitted_at",

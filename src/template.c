@@ -19,10 +19,10 @@
 #include "cache.h"
 #include "catalog.h"
 #include "errors.h"
+#include "guc.h"
 #include "journal.h"
 #include "outcome.h"
 #include "template.h"
-#include "template_ids.h"
 
 StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
 				 "attributes of a template must fit an entry of the cache");
@@ -35,17 +35,7 @@ void
 TemplateRequirePreload(void)
 {
 	if (!CacheIsAttached())
-	{
-		const char *libraries = GetConfigOption("shared_preload_libraries",
-												true, false);
-		bool		others = libraries != NULL && libraries[0] != '\0';
-
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_NOT_PRELOADED),
-				 errmsg("coupons cannot be claimed: the library \"coupon\" is not preloaded"),
-				 errhint("Run ALTER SYSTEM SET shared_preload_libraries = '%s%scoupon'; and restart the server.",
-						 others ? libraries : "", others ? ", " : "")));
-	}
+		GucRefuseNotPreloaded("coupons cannot be claimed");
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_IN_RECOVERY),
@@ -58,12 +48,10 @@ TemplateRequirePreload(void)
  * partition lock of the entry is held.
  */
 static void
-CopyKnowledge(TemplateView *view, const CacheEntry *entry, uint64 guard)
+CopyKnowledge(TemplateView *view, const CacheEntry *entry)
 {
-	bool		guarded = entry->guard != 0 && entry->guard == guard;
-
-	view->claimants = guarded && entry->claimants;
-	view->holdings = guarded ? entry->holdings : 0;
+	view->claimants = entry->claimants;
+	view->holdings = entry->holdings;
 }
 
 static void
@@ -78,7 +66,6 @@ static bool
 FetchShared(TemplateView *view)
 {
 	LWLock	   *lock = CachePartitionLock(&view->key);
-	uint64		guard = CatalogGet()->guard;
 	CacheEntry *entry;
 	bool		fresh;
 
@@ -93,7 +80,7 @@ FetchShared(TemplateView *view)
 		view->generation = entry->generation;
 		view->quota = entry->quota;
 		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
-		CopyKnowledge(view, entry, guard);
+		CopyKnowledge(view, entry);
 		pg_atomic_fetch_add_u64(&entry->lookups, 1);
 		if (pg_atomic_read_u32(&entry->usage) < 5)
 			pg_atomic_fetch_add_u32(&entry->usage, 1);
@@ -168,10 +155,9 @@ TemplateFetch(int64 template_id, TemplateView *view)
 		view->origin = TEMPLATE_SHARED;
 		if (FetchShared(view))
 			return true;
-		if (TemplateIdsLack(template_id) || !TemplateLoad(template_id, false))
+		if (!TemplateLoad(template_id, false))
 		{
 			CacheCountEvent(CACHE_EVENT_UNKNOWN);
-			TemplateIdsLearn();
 			return false;
 		}
 	}
@@ -229,7 +215,6 @@ TemplateUseWindow(const TemplateView *view, TimestampTz now,
 void
 TemplatePeek(int64 template_id, TemplateView *view)
 {
-	uint64		guard = CatalogGet()->guard;
 	LWLock	   *lock;
 	CacheEntry *entry;
 
@@ -238,7 +223,7 @@ TemplatePeek(int64 template_id, TemplateView *view)
 	LWLockAcquire(lock, LW_SHARED);
 	entry = CacheFind(&view->key);
 	if (entry != NULL)
-		CopyKnowledge(view, entry, guard);
+		CopyKnowledge(view, entry);
 	else
 		ForgetKnowledge(view);
 	LWLockRelease(lock);

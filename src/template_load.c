@@ -27,6 +27,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "storage/lmgr.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -268,26 +269,10 @@ LoadClaimants(int64 template_id, int64 folded, bool *none)
 	return rows <= CLAIMANTS_UPTO;
 }
 
-/*
- * Store from when on what is known of users: guard was read before their rows
- * were.  The partition lock is held exclusively.
- */
-static void
-PublishKnowledge(CacheEntry *entry, uint64 guard, bool claimants)
-{
-	if (entry->guard != guard)
-	{
-		entry->guard = guard;
-		entry->claimants = false;
-		entry->holdings = CacheNextGeneration();
-	}
-	entry->claimants |= claimants;
-}
-
 /* Store what was read unless the entry has changed meanwhile. */
 static bool
 Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
-		bool count, int64 issued, uint64 guard, bool claimants)
+		bool count, int64 issued, bool claimants)
 {
 	LWLock	   *lock = CachePartitionLock(key);
 	bool		attributes = !ChangedHere(key->template_id);
@@ -311,7 +296,8 @@ Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
 		{
 			pg_atomic_write_u64(&entry->issued, issued);
 			entry->recount = false;
-			PublishKnowledge(entry, guard, claimants);
+			entry->claimants |= claimants;
+			entry->holdings = CacheNextGeneration();
 		}
 		entry->state = CACHE_READY;
 		entry->generation = CacheNextGeneration();
@@ -334,7 +320,6 @@ LoadLocked(const CacheKey *key, bool count_again)
 		uint64		generation;
 		TemplateRow row;
 		int64		issued = 0;
-		uint64		guard = CatalogGet()->guard;
 		bool		claimants = false;
 		Snapshot	snapshot;
 
@@ -369,8 +354,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 			return true;
 		}
 		if (found)
-			published = Publish(key, generation, &row, count, issued,
-								guard, claimants);
+			published = Publish(key, generation, &row, count, issued, claimants);
 	}
 	if (!found)
 		Forget(key);
@@ -409,6 +393,8 @@ TemplateLoad(int64 template_id, bool count_again)
 	CacheKey	key;
 	bool		found = true;
 
+	/* The loader lock does not keep processes of one query from each other. */
+	PreventCommandIfParallelMode("loading of a coupon template");
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
 	if (!Exists(template_id))
 	{

@@ -64,10 +64,12 @@ typedef struct Sweep
 } Sweep;
 
 static const Sweep expire_sweep = {
-	"UPDATE %1$s SET status = 3 WHERE ctid = ANY (ARRAY("
-	" SELECT c.ctid FROM %1$s c WHERE c.ctid >= $1 AND c.ctid < $2"
-	" AND c.use_end <= $3 AND (c.status = 0"
-	"  OR c.status = 1 AND (c.locked_until IS NULL OR c.locked_until <= $3))"
+	"UPDATE %1$s SET status = 3 WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+	" SELECT c.ctid FROM %1$s c WHERE c.ctid OPERATOR(pg_catalog.>=) $1"
+	"  AND c.ctid OPERATOR(pg_catalog.<) $2"
+	" AND c.use_end OPERATOR(pg_catalog.<=) $3 AND (c.status OPERATOR(pg_catalog.=) 0"
+	"  OR c.status OPERATOR(pg_catalog.=) 1 AND (c.locked_until IS NULL"
+	"   OR c.locked_until OPERATOR(pg_catalog.<=) $3))"
 	" LIMIT $4 FOR UPDATE SKIP LOCKED))",
 	SPI_OK_UPDATE, 0
 };
@@ -80,20 +82,27 @@ static const Sweep expire_sweep = {
  * find the limit free.
  */
 static const char *const purge_sql =
-	"DELETE FROM %1$s WHERE ctid = ANY (ARRAY("
-	" SELECT c.ctid FROM %1$s c WHERE c.ctid >= $1 AND c.ctid < $2"
-	" AND c.use_end < $3 AND (c.status <> 1 OR c.locked_until IS NULL"
-	"  OR c.locked_until < $3)"
-	" AND (c.holder IS NULL OR c.holder = 0)"
-	" AND c.id <= (SELECT w.upto FROM %2$s.coupon_watermark w WHERE w.holder = 0)"
-	" AND NOT EXISTS (SELECT FROM %2$s.coupon_template t WHERE t.id = c.template_id"
-	"  AND t.status <> 'offline' AND COALESCE(t.receive_end, 'infinity') >= $3)"
+	"DELETE FROM %1$s WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+	" SELECT c.ctid FROM %1$s c WHERE c.ctid OPERATOR(pg_catalog.>=) $1"
+	"  AND c.ctid OPERATOR(pg_catalog.<) $2"
+	" AND c.use_end OPERATOR(pg_catalog.<) $3 AND (c.status OPERATOR(pg_catalog.<>) 1"
+	"  OR c.locked_until IS NULL"
+	"  OR c.locked_until OPERATOR(pg_catalog.<) $3)"
+	" AND (c.holder IS NULL OR c.holder OPERATOR(pg_catalog.=) 0)"
+	" AND c.id OPERATOR(pg_catalog.<=) (SELECT w.upto FROM %2$s.coupon_watermark w"
+	"  WHERE w.holder OPERATOR(pg_catalog.=) 0)"
+	" AND NOT EXISTS (SELECT FROM %2$s.coupon_template t"
+	"  WHERE t.id OPERATOR(pg_catalog.=) c.template_id"
+	"  AND t.status OPERATOR(pg_catalog.<>) 'offline'::pg_catalog.text"
+	"   AND COALESCE(t.receive_end, 'infinity'::pg_catalog.timestamptz)"
+	"    OPERATOR(pg_catalog.>=) $3)"
 	" LIMIT $4 FOR UPDATE OF c SKIP LOCKED))";
 
 /* The oldest finished task after the one given. */
 static OwnerQuery next_task = {
 	"SELECT id FROM %1$s.coupon_task"
-	" WHERE id > $1 AND finished_at < $2 AND state IN ('success', 'failed', 'cancelled')"
+	" WHERE id OPERATOR(pg_catalog.>) $1 AND finished_at OPERATOR(pg_catalog.<) $2"
+	"  AND state OPERATOR(pg_catalog.=) ANY ('{success,failed,cancelled}'::pg_catalog.text[])"
 	" ORDER BY id LIMIT 1",
 	2, {INT8OID, TIMESTAMPTZOID}
 };
@@ -113,11 +122,12 @@ static OwnerQuery purge_stages = {
  */
 static OwnerQuery purge_pushes = {
 	"WITH old AS (SELECT id FROM %1$s.coupon_notification_history"
-	"  WHERE id > $1 AND id < $2 AND ended_at < $3 ORDER BY id LIMIT $4"
+	"  WHERE id OPERATOR(pg_catalog.>) $1 AND id OPERATOR(pg_catalog.<) $2"
+	"   AND ended_at OPERATOR(pg_catalog.<) $3 ORDER BY id LIMIT $4"
 	"  FOR UPDATE SKIP LOCKED),"
 	" gone AS (DELETE FROM %1$s.coupon_notification_history h USING old"
-	"  WHERE h.id = old.id RETURNING h.id)"
-	" SELECT max(id) FROM gone",
+	"  WHERE h.id OPERATOR(pg_catalog.=) old.id RETURNING h.id)"
+	" SELECT pg_catalog.max(id) FROM gone",
 	4, {INT8OID, INT8OID, TIMESTAMPTZOID, INT8OID}
 };
 
@@ -129,8 +139,8 @@ static OwnerQuery next_reminded = {
 	REMIND_TEMPLATES_AFTER_1
 	" SELECT reminded.id FROM reminded LEFT JOIN LATERAL"
 	"  (SELECT c.receive_start FROM %1$s.coupon_template c"
-	"   WHERE c.id = reminded.id OFFSET 0) t ON true"
-	" WHERE reminded.id IS NOT NULL AND (t.receive_start < $2"
+	"   WHERE c.id OPERATOR(pg_catalog.=) reminded.id OFFSET 0) t ON true"
+	" WHERE reminded.id IS NOT NULL AND (t.receive_start OPERATOR(pg_catalog.<) $2"
 	"  OR t.receive_start IS NULL AND EXISTS (SELECT FROM %1$s.coupon_template))"
 	" LIMIT 1",
 	2, {INT8OID, TIMESTAMPTZOID}
@@ -147,10 +157,10 @@ static OwnerQuery next_reminded = {
  * may have been created for the new start.
  */
 static OwnerQuery purge_reminders = {
-	"DELETE FROM %1$s.coupon_remind WHERE ctid = ANY (ARRAY("
-	" SELECT r.ctid FROM %1$s.coupon_remind r WHERE r.template_id = $1"
+	"DELETE FROM %1$s.coupon_remind WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY("
+	" SELECT r.ctid FROM %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) $1"
 	" AND NOT EXISTS (SELECT FROM %1$s.coupon_template c"
-	"  WHERE c.id = $1 AND c.receive_start >= $3)"
+	"  WHERE c.id OPERATOR(pg_catalog.=) $1 AND c.receive_start OPERATOR(pg_catalog.>=) $3)"
 	" LIMIT $2 FOR UPDATE SKIP LOCKED))",
 	3, {INT8OID, INT8OID, TIMESTAMPTZOID}
 };
@@ -229,7 +239,7 @@ SweepWindow(const Sweep *sweep, int leaf, BlockNumber from, BlockNumber end)
 	QueryBegin(&scope);			/* from here on in memory that ends with it */
 	cat = CatalogGet();
 	rc = SPI_execute_with_args(psprintf(sweep->sql,
-										QualifiedName(cat->leaf[leaf].relation),
+										QualifiedName(cat->leaf[leaf]),
 										quote_identifier(cat->schema)),
 							   SWEEP_ARGS, types, values, NULL, false, 0);
 	if (rc != sweep->result)
@@ -248,7 +258,7 @@ SweepAll(const Sweep *sweep)
 	for (int leaf = 0; leaf < COUPON_PARTITIONS; leaf++)
 	{
 		/* What is written from now on is the next run's. */
-		BlockNumber blocks = BlocksOf(CatalogGet()->leaf[leaf].relation);
+		BlockNumber blocks = BlocksOf(CatalogGet()->leaf[leaf]);
 		BlockNumber from = 0;
 
 		while (from < blocks)

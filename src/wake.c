@@ -34,6 +34,7 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
+#include "subxact.h"
 #include "wake.h"
 
 typedef struct WakeSlot
@@ -174,7 +175,7 @@ AtTransactionEnd(XactEvent event, void *arg)
 {
 	if (reasons_at_commit == 0 && reasons_if_late == 0 && !launcher_at_commit)
 		return;
-	if (event == XACT_EVENT_COMMIT)
+	if (XactIsCommit(event))
 	{
 		/* Our rows are visible: whoever did not see them looked before. */
 		if (reasons_if_late != 0)
@@ -189,8 +190,7 @@ AtTransactionEnd(XactEvent event, void *arg)
 		if (launcher_at_commit)
 			TellInstalled();
 	}
-	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-		event == XACT_EVENT_PREPARE)
+	if (XactIsCommit(event) || XactIsAbort(event) || event == XACT_EVENT_PREPARE)
 	{
 		reasons_at_commit = 0;
 		reasons_if_late = 0;

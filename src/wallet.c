@@ -64,18 +64,20 @@ static OwnerQuery wallet = {
 	" h.max_discount, h.goods_ids, h.receive_seq, h.source, h.received_at,"
 	" h.use_start, h.use_end, h.order_id, h.locked_until, h.used_at,"
 	" h.discount, h.usage_note, h.unmet_note, h.image_url"
-	" FROM %1$s.coupon_held h WHERE h.user_id = $1"
-	" AND ($2 IS NULL OR h.status = $2) AND ($4 IS NULL OR h.id < $4)"
-	" AND ($5 IS NULL OR h.shop_number = ANY ($5))"
+	" FROM %1$s.coupon_held h WHERE h.user_id OPERATOR(pg_catalog.=) $1"
+	" AND ($2 IS NULL OR h.status OPERATOR(pg_catalog.=) $2) AND ($4 IS NULL"
+	"  OR h.id OPERATOR(pg_catalog.<) $4)"
+	" AND ($5 IS NULL OR h.shop_number OPERATOR(pg_catalog.=) ANY ($5))"
 	" ORDER BY h.id DESC LIMIT $3",
 	5, {INT8OID, TEXTOID, INT4OID, INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery wallet_count = {
-	"SELECT s.status, count(h.id) FROM unnest(ARRAY['unused', 'locked', 'used',"
-	" 'expired', 'revoked']) WITH ORDINALITY AS s (status, place)"
-	" LEFT JOIN %1$s.coupon_held h ON h.user_id = $1 AND h.status = s.status"
-	" AND ($2 IS NULL OR h.shop_number = ANY ($2))"
+	"SELECT s.status, pg_catalog.count(h.id) FROM pg_catalog.unnest('{unused,locked,used,expired,revoked}'::pg_catalog.text[])"
+	" WITH ORDINALITY AS s (status, place)"
+	" LEFT JOIN %1$s.coupon_held h ON h.user_id OPERATOR(pg_catalog.=) $1"
+	"  AND h.status OPERATOR(pg_catalog.=) s.status"
+	" AND ($2 IS NULL OR h.shop_number OPERATOR(pg_catalog.=) ANY ($2))"
 	" GROUP BY s.status, s.place ORDER BY s.place",
 	2, {INT8OID, INT8ARRAYOID}
 };

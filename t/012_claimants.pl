@@ -91,7 +91,7 @@ $node->safe_psql('postgres', q{
 	CREATE FUNCTION gift() RETURNS trigger LANGUAGE plpgsql AS $$
 	BEGIN
 		IF NEW.template_id = 3 THEN
-			INSERT INTO user_coupon (user_id, template_id, use_end) VALUES (NEW.user_id + 1, 3, 'infinity');
+			INSERT INTO public.user_coupon (user_id, template_id, use_end) VALUES (NEW.user_id + 1, 3, 'infinity');
 		END IF;
 		RETURN NEW;
 	END $$;
@@ -103,29 +103,37 @@ code_is(21, 4, 'so is the one to whom a trigger gave one', template => 3);
 looks_are(0, 'and nobody else', template => 3);
 $node->safe_psql('postgres', 'DROP TRIGGER gift ON user_coupon');
 
-# Triggers switched off for a while, as a restore does: the filter is not
-# believed any more.
-my $looks = $node->safe_psql('postgres', q{
+# Rows that came while triggers were switched off, as a restore does it, are not
+# in the filter.  Whoever claims meets them in the unique index, and is answered by
+# the rows then.  A template that is sold out gives the wrong reason, until a rebuild.
+new_template(4, 1000, 1);
+new_template(8, 1000, 3);
+$node->safe_psql('postgres', q{SELECT coupon_receive(4, 1), coupon_receive(8, 1)});
+is($node->safe_psql('postgres', q{
 	BEGIN;
 	ALTER TABLE user_coupon DISABLE TRIGGER ALL;
-	INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 1, 'infinity' FROM generate_series(30, 90) u;
-	SELECT 'in between', code FROM coupon_receive(1, 31);
+	INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 1, 'infinity' FROM generate_series(430, 490) u;
+	INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 4, 'infinity' FROM generate_series(30, 50) u;
+	INSERT INTO user_coupon (user_id, template_id, use_end, request_id) SELECT u, 4, 'infinity', 'r' FROM generate_series(60, 69) u;
+	INSERT INTO user_coupon (user_id, template_id, use_end, receive_seq) SELECT u, 8, 'infinity', n FROM generate_series(30, 39) u, generate_series(1, 2) n;
 	ALTER TABLE user_coupon ENABLE ALWAYS TRIGGER zz_user_coupon_insert, ENABLE ALWAYS TRIGGER zz_user_coupon_update,
 		ENABLE ALWAYS TRIGGER zz_user_coupon_truncate;
 	DO $$ BEGIN FOR i IN 0..31 LOOP EXECUTE format('ALTER TABLE user_coupon_%s ENABLE ALWAYS TRIGGER zz_user_coupon_insert,'
 		' ENABLE ALWAYS TRIGGER zz_user_coupon_update, ENABLE ALWAYS TRIGGER zz_user_coupon_truncate', i); END LOOP; END $$;
 	COMMIT;
 	SELECT status FROM coupon_health WHERE check_name = 'triggers';
-	SELECT DISTINCT code FROM generate_series(30, 90) u, coupon_receive(1, u)});
-is($looks, "in between|4\nok\n4", 'rows that came while triggers were off');
-looks_are(40, 'everybody is looked for now');
-$node->safe_psql('postgres', 'ALTER TABLE user_coupon_5 DISABLE TRIGGER zz_user_coupon_insert');
-new_template(4, 1);
-code_is(1, 0, 'a template loaded while one is off', template => 4);
-$node->safe_psql('postgres', qq{INSERT INTO user_coupon (user_id, template_id, use_end) VALUES ($to, 4, 'infinity')});
-code_is($to, 4, 'knows what comes past it', template => 4);
-$node->safe_psql('postgres', 'ALTER TABLE user_coupon_5 ENABLE ALWAYS TRIGGER zz_user_coupon_insert');
-looks_are(40, 'was never believed', template => 4);
+	SELECT code, count(*) FROM generate_series(30, 50) u, coupon_receive(4, u) GROUP BY 1;
+	SELECT code, repeated, count(*) FROM generate_series(60, 69) u, coupon_receive(4, u, 'r') GROUP BY 1, 2;
+	SELECT code, receive_seq, count(*) FROM generate_series(30, 39) u, coupon_receive(8, u) GROUP BY 1, 2;
+	SELECT code, count(*) FROM generate_series(30, 39) u, coupon_receive(8, u) GROUP BY 1}),
+	"ok\n4|21\n0|t|10\n0|3|10\n4|10", 'rows that came while triggers were off are met');
+is($node->safe_psql('postgres', q{
+	SELECT DISTINCT code FROM generate_series(430, 490) u, coupon_receive(1, u);
+	SELECT coupon_stock_rebuild(1);
+	SELECT DISTINCT code FROM generate_series(430, 490) u, coupon_receive(1, u)}),
+	"2\n0\n4", 'sold out: the reason is right after a rebuild');
+books_balance($node, 'past triggers');
+looks_are(0, 'the others are still not looked for');
 
 # A new load reads who is there: after eviction, and after a restart.
 sub evict
@@ -137,7 +145,7 @@ sub evict
 }
 evict();
 looks_are(0, 'loaded again');
-code_is($_, 4, "user $_ is known") for 1, 10, 12, 14, 90;
+code_is($_, 4, "user $_ is known") for 1, 10, 12, 14, 490;
 
 # Limits, aborts, retries, deletions.
 new_template(5, 4, 2);
@@ -178,7 +186,7 @@ for my $how ('restart', 'kill -9')
 	looks_are(0, "$how: loaded again");
 	code_is(15, 2, "$how: prepared") if $how eq 'restart';
 	$node->safe_psql('postgres', q{COMMIT PREPARED 'p'}) if $how eq 'restart';
-	code_is($_, 4, "$how: user $_ is known") for 1, 10, 12, 14, 15, 90;
+	code_is($_, 4, "$how: user $_ is known") for 1, 10, 12, 14, 15, 490;
 	looks_are(40, "$how: too many rows to read", template => 6);
 	is($node->safe_psql('postgres', qq{
 		SELECT code, count(*) FROM generate_series(1, $rows + 1, 1000) u, coupon_receive(6, u) GROUP BY 1}),

@@ -1,6 +1,6 @@
 -- How, what and where to push: verbs
 
-CREATE FUNCTION coupon_channel_set(channel text, endpoint text, secret text DEFAULT NULL,
+CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secret text DEFAULT NULL,
                                    headers jsonb DEFAULT NULL, body_template text DEFAULT NULL,
                                    mail_from text DEFAULT NULL, username text DEFAULT NULL,
                                    password text DEFAULT NULL, batch_size int DEFAULT 1,
@@ -9,96 +9,96 @@ CREATE FUNCTION coupon_channel_set(channel text, endpoint text, secret text DEFA
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_set';
-COMMENT ON FUNCTION coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean) IS
     'sets how to push by a channel: the whole row, what is not given is none';
 
-CREATE FUNCTION coupon_channel_enable(channel text, enabled boolean DEFAULT true)
+CREATE FUNCTION @extschema@.coupon_channel_enable(channel text, enabled boolean DEFAULT true)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_enable';
-COMMENT ON FUNCTION coupon_channel_enable(text, boolean) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_enable(text, boolean) IS
     'switches a channel on or off and leaves the rest as it is; pushes wait meanwhile';
 
-CREATE FUNCTION coupon_message_set(kind text, channel text, subject text, body text)
+CREATE FUNCTION @extschema@.coupon_message_set(kind text, channel text, subject text, body text)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_message_set';
-COMMENT ON FUNCTION coupon_message_set(text, text, text, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_message_set(text, text, text, text) IS
     'sets what is pushed for a kind of event by a channel; two nulls: the built-in texts';
 
-CREATE FUNCTION coupon_contact_set(user_id bigint, channel text, address text)
+CREATE FUNCTION @extschema@.coupon_contact_set(user_id bigint, channel text, address text)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_contact_set';
-COMMENT ON FUNCTION coupon_contact_set(bigint, text, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_contact_set(bigint, text, text) IS
     'sets where a user is reached by a channel; null: forget it';
 
-CREATE FUNCTION coupon_channel_test(channel text, address text)
+CREATE FUNCTION @extschema@.coupon_channel_test(channel text, address text)
     RETURNS TABLE (notification_id bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_channel_test';
-COMMENT ON FUNCTION coupon_channel_test(text, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_test(text, text) IS
     'pushes a test to an address, in the ordinary way; coupon_notification_history tells what became of it';
 
-CREATE FUNCTION coupon_channel_preview(kind text, channel text, user_id bigint DEFAULT 1)
+CREATE FUNCTION @extschema@.coupon_channel_preview(kind text, channel text, user_id bigint DEFAULT 1)
     RETURNS TABLE (endpoint text, headers text, body text)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_channel_preview';
-COMMENT ON FUNCTION coupon_channel_preview(text, text, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_preview(text, text, bigint) IS
     'shows what a channel would send to a user, with a template that is made up, and sends nothing';
 
-CREATE FUNCTION coupon_channel_secret() RETURNS text
+CREATE FUNCTION @extschema@.coupon_channel_secret() RETURNS text
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_secret';
-COMMENT ON FUNCTION coupon_channel_secret() IS 'makes a secret for coupon_channel_set';
+COMMENT ON FUNCTION @extschema@.coupon_channel_secret() IS 'makes a secret for coupon_channel_set';
 
-CREATE FUNCTION coupon_notification_replay(id bigint DEFAULT NULL, channel text DEFAULT NULL)
+CREATE FUNCTION @extschema@.coupon_notification_replay(id bigint DEFAULT NULL, channel text DEFAULT NULL)
     RETURNS TABLE (replayed bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_notification_replay';
-COMMENT ON FUNCTION coupon_notification_replay(bigint, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_notification_replay(bigint, text) IS
     'queues pushes again that were given up: one, those of a channel, or all';
 
 -- Bound operators and monitors see the pushes of their shop.  Whether there is a
 -- binding at all is asked once per statement.
-ALTER TABLE coupon_notification ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_notification_shop ON coupon_notification
-    USING ((SELECT coupon_shop_allowed(NULL))
-           OR EXISTS (SELECT FROM coupon_template t WHERE t.id = template_id));
-ALTER TABLE coupon_notification_history ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_notification_history_shop ON coupon_notification_history
-    USING ((SELECT coupon_shop_allowed(NULL))
-           OR EXISTS (SELECT FROM coupon_template t WHERE t.id = template_id));
+ALTER TABLE @extschema@.coupon_notification ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_notification_shop ON @extschema@.coupon_notification
+    USING ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
+           OR EXISTS (SELECT FROM @extschema@.coupon_template t WHERE t.id = template_id));
+ALTER TABLE @extschema@.coupon_notification_history ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_notification_history_shop ON @extschema@.coupon_notification_history
+    USING ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
+           OR EXISTS (SELECT FROM @extschema@.coupon_template t WHERE t.id = template_id));
 -- Contacts are those of all shops.
-ALTER TABLE coupon_contact ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_contact_unbound ON coupon_contact USING ((SELECT coupon_shop_allowed(NULL)));
+ALTER TABLE @extschema@.coupon_contact ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_contact_unbound ON @extschema@.coupon_contact USING ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint)));
 
-CREATE VIEW coupon_stat_channel AS
+CREATE VIEW @extschema@.coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,
        q.waiting, q.leased, q.retrying, d.dead, q.oldest_due, h.delivered AS delivered_last_hour,
        h.late[1] AS late_p50, h.late[2] AS late_p99, h.late_max
 FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) WITH ORDINALITY AS c (channel, n)
-LEFT JOIN coupon_channel s ON s.channel = c.channel
+LEFT JOIN @extschema@.coupon_channel s ON s.channel = c.channel
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE o.leased_until IS NULL OR o.leased_until <= clock_timestamp()) AS waiting,
            count(*) FILTER (WHERE o.leased_until > clock_timestamp()) AS leased,
            count(*) FILTER (WHERE o.attempts > o.first_attempt AND o.last_error IS NOT NULL) AS retrying,
            min(o.due_at) AS oldest_due
-    FROM coupon_notification o WHERE o.channel = c.channel) q
+    FROM @extschema@.coupon_notification o WHERE o.channel = c.channel) q
 CROSS JOIN LATERAL (
-    SELECT count(*) AS dead FROM coupon_notification_history o
+    SELECT count(*) AS dead FROM @extschema@.coupon_notification_history o
     WHERE o.channel = c.channel AND o.state = 'dead') d
 LEFT JOIN (
     SELECT o.channel, count(*) AS delivered, max(o.sent_at - o.due_at) AS late_max,
            percentile_disc(ARRAY[0.5, 0.99]) WITHIN GROUP (ORDER BY o.sent_at - o.due_at) AS late
-    FROM coupon_notification_history o
+    FROM @extschema@.coupon_notification_history o
     WHERE o.state = 'delivered' AND o.ended_at > statement_timestamp() - interval '1 hour'
     GROUP BY o.channel) h ON h.channel = c.channel
 ORDER BY c.n;
-COMMENT ON VIEW coupon_stat_channel IS
+COMMENT ON VIEW @extschema@.coupon_stat_channel IS
     'channels: pushes that wait, are being sent, were given up; and how late those of the last hour left';
 
-CREATE VIEW coupon_stuck_notifications WITH (security_barrier) AS
+CREATE VIEW @extschema@.coupon_stuck_notifications WITH (security_barrier) AS
 SELECT 'notification'::text AS kind, o.id, o.due_at AS since,
        CASE WHEN o.leased_until > clock_timestamp() THEN 'leased'
             WHEN o.attempts > o.first_attempt THEN 'retrying' ELSE 'waiting' END AS state,
@@ -109,15 +109,15 @@ SELECT 'notification'::text AS kind, o.id, o.due_at AS since,
        CASE WHEN c.enabled THEN 'SELECT @extschema@.coupon_worker_wake()'
             WHEN c.channel IS NOT NULL THEN format('SELECT @extschema@.coupon_channel_enable(%L)', o.channel)
             ELSE format('SELECT @extschema@.coupon_channel_set(%L, %L)', o.channel, 'https://...') END AS repair
-FROM coupon_notification o LEFT JOIN coupon_channel c ON c.channel = o.channel
-WHERE (SELECT coupon_shop_allowed(NULL))
-   OR EXISTS (SELECT FROM coupon_template t WHERE t.id = o.template_id AND coupon_shop_allowed(t.shop_number))
+FROM @extschema@.coupon_notification o LEFT JOIN @extschema@.coupon_channel c ON c.channel = o.channel
+WHERE (SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
+   OR EXISTS (SELECT FROM @extschema@.coupon_template t WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number))
 UNION ALL
 SELECT 'notification', o.id, o.ended_at, o.state, o.attempts, o.last_error,
        format('SELECT * FROM @extschema@.coupon_notification_replay(%s)', o.id)
-FROM coupon_notification_history o
+FROM @extschema@.coupon_notification_history o
 WHERE o.state = 'dead'
-  AND ((SELECT coupon_shop_allowed(NULL))
-       OR EXISTS (SELECT FROM coupon_template t
-                  WHERE t.id = o.template_id AND coupon_shop_allowed(t.shop_number)));
-COMMENT ON VIEW coupon_stuck_notifications IS 'pushes that are not delivered; use coupon_stuck()';
+  AND ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
+       OR EXISTS (SELECT FROM @extschema@.coupon_template t
+                  WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number)));
+COMMENT ON VIEW @extschema@.coupon_stuck_notifications IS 'pushes that are not delivered; use coupon_stuck()';

@@ -3,7 +3,7 @@
 -- A name carries the database, since names are unique per user only, and one
 -- pg_cron may serve several databases; a name too long for pg_cron before 1.5
 -- carries its OID.
-CREATE FUNCTION coupon_cron_jobs()
+CREATE FUNCTION @extschema@.coupon_cron_jobs()
     RETURNS TABLE (jobname text, schedule text, command text)
     LANGUAGE sql STABLE
     AS $$
@@ -18,9 +18,9 @@ CREATE FUNCTION coupon_cron_jobs()
     WHERE d.datname = current_database() AND e.extname = 'coupon'
     $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_cron_jobs() IS 'the jobs that coupon_cron_install schedules in this database';
+COMMENT ON FUNCTION @extschema@.coupon_cron_jobs() IS 'the jobs that coupon_cron_install schedules in this database';
 
-CREATE FUNCTION coupon_cron_require() RETURNS void
+CREATE FUNCTION @extschema@.coupon_cron_require() RETURNS void
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
@@ -50,9 +50,9 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_cron_require() IS 'raises VC015 where pg_cron is not installed, with a hint how to schedule nevertheless';
+COMMENT ON FUNCTION @extschema@.coupon_cron_require() IS 'raises VC015 where pg_cron is not installed, with a hint how to schedule nevertheless';
 
-CREATE FUNCTION coupon_cron_remove()
+CREATE FUNCTION @extschema@.coupon_cron_remove()
     RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -71,9 +71,9 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_cron_remove() IS 'takes the jobs of coupon_cron_install out of pg_cron, and tells which';
+COMMENT ON FUNCTION @extschema@.coupon_cron_remove() IS 'takes the jobs of coupon_cron_install out of pg_cron, and tells which';
 
-CREATE FUNCTION coupon_cron_install()
+CREATE FUNCTION @extschema@.coupon_cron_install()
     RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -90,12 +90,12 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_cron_install() IS
+COMMENT ON FUNCTION @extschema@.coupon_cron_install() IS
     'schedules tasks, coupon_expire and coupon_purge of this database through pg_cron; again: sets them right';
 
 -- Called by coupon_purge as the owner.  What pg_cron has run for us is known by
 -- its command, also after the job has gone.
-CREATE FUNCTION coupon_cron_trim(ended_before timestamptz, max_rows bigint) RETURNS bigint
+CREATE FUNCTION @extschema@.coupon_cron_trim(ended_before timestamptz, max_rows bigint) RETURNS bigint
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
@@ -122,6 +122,6 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_cron_trim(timestamptz, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_cron_trim(timestamptz, bigint) IS
     'deletes old rows about our jobs from cron.job_run_details; part of coupon_purge';
 

@@ -1,6 +1,6 @@
 -- How, what and where to push, and the outbox of pushes
 
-CREATE TABLE coupon_channel (
+CREATE TABLE @extschema@.coupon_channel (
     channel         text PRIMARY KEY CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
     endpoint        text NOT NULL,
     secret          text,
@@ -16,36 +16,36 @@ CREATE TABLE coupon_channel (
     disabled_reason text,
     updated_at      timestamptz NOT NULL DEFAULT statement_timestamp()
 );
-COMMENT ON TABLE coupon_channel IS 'how to push: one row per channel, written by coupon_channel_set';
-COMMENT ON COLUMN coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
-COMMENT ON COLUMN coupon_channel.secret IS 'keys of the webhook signature, separated by blanks while one replaces another';
-COMMENT ON COLUMN coupon_channel.body_template IS 'body in the dialect of a gateway, with {placeholders}; null: Standard Webhooks';
-COMMENT ON COLUMN coupon_channel.batch_size IS 'recipients in one request';
-COMMENT ON COLUMN coupon_channel.max_in_flight IS 'requests that may wait for an answer at the same time';
-COMMENT ON COLUMN coupon_channel.timeout IS 'for one request, from the connection to the end of the answer';
-COMMENT ON COLUMN coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
+COMMENT ON TABLE @extschema@.coupon_channel IS 'how to push: one row per channel, written by coupon_channel_set';
+COMMENT ON COLUMN @extschema@.coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
+COMMENT ON COLUMN @extschema@.coupon_channel.secret IS 'keys of the webhook signature, separated by blanks while one replaces another';
+COMMENT ON COLUMN @extschema@.coupon_channel.body_template IS 'body in the dialect of a gateway, with {placeholders}; null: Standard Webhooks';
+COMMENT ON COLUMN @extschema@.coupon_channel.batch_size IS 'recipients in one request';
+COMMENT ON COLUMN @extschema@.coupon_channel.max_in_flight IS 'requests that may wait for an answer at the same time';
+COMMENT ON COLUMN @extschema@.coupon_channel.timeout IS 'for one request, from the connection to the end of the answer';
+COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
 
-CREATE TABLE coupon_message (
+CREATE TABLE @extschema@.coupon_message (
     kind    text CHECK (kind IN ('reminder', 'coupon', 'test')),
     channel text CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
     subject text NOT NULL,
     body    text NOT NULL,
     PRIMARY KEY (kind, channel)
 );
-COMMENT ON TABLE coupon_message IS 'what to push: texts with {placeholders} for each kind of event, written by coupon_message_set';
+COMMENT ON TABLE @extschema@.coupon_message IS 'what to push: texts with {placeholders} for each kind of event, written by coupon_message_set';
 
-CREATE TABLE coupon_contact (
+CREATE TABLE @extschema@.coupon_contact (
     user_id bigint CHECK (user_id > 0),
     channel text CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
     address text NOT NULL CHECK (address <> ''),
     PRIMARY KEY (user_id, channel)
 );
-COMMENT ON TABLE coupon_contact IS 'where to push: a user without a row is addressed by the user id itself';
+COMMENT ON TABLE @extschema@.coupon_contact IS 'where to push: a user without a row is addressed by the user id itself';
 
 -- The queue is thin: what is over moves to the history.  A lease touches no
 -- indexed column, and finds room on the page.
-CREATE TABLE coupon_notification (
-    id            bigint PRIMARY KEY DEFAULT coupon_next_id(),
+CREATE TABLE @extschema@.coupon_notification (
+    id            bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id(),
     channel       text NOT NULL CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
     kind          text NOT NULL CHECK (kind IN ('reminder', 'coupon', 'test')),
     template_id   bigint,
@@ -62,21 +62,21 @@ CREATE TABLE coupon_notification (
     last_status   int,
     last_error    text
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE coupon_notification IS
+COMMENT ON TABLE @extschema@.coupon_notification IS
     'durable outbox of pushes: one row per request, which keeps its id and recipients over all attempts';
-COMMENT ON COLUMN coupon_notification.id IS 'webhook-id of the request';
-COMMENT ON COLUMN coupon_notification.minutes IS 'of a reminder: before the start';
-COMMENT ON COLUMN coupon_notification.address IS 'of a test; others look into coupon_contact when they are sent';
-COMMENT ON COLUMN coupon_notification.due_at IS 'when it should have left';
-COMMENT ON COLUMN coupon_notification.next_at IS 'not to be sent before';
-COMMENT ON COLUMN coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
-COMMENT ON COLUMN coupon_notification.first_attempt IS 'attempts before the last replay';
-COMMENT ON COLUMN coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
+COMMENT ON COLUMN @extschema@.coupon_notification.id IS 'webhook-id of the request';
+COMMENT ON COLUMN @extschema@.coupon_notification.minutes IS 'of a reminder: before the start';
+COMMENT ON COLUMN @extschema@.coupon_notification.address IS 'of a test; others look into coupon_contact when they are sent';
+COMMENT ON COLUMN @extschema@.coupon_notification.due_at IS 'when it should have left';
+COMMENT ON COLUMN @extschema@.coupon_notification.next_at IS 'not to be sent before';
+COMMENT ON COLUMN @extschema@.coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
+COMMENT ON COLUMN @extschema@.coupon_notification.first_attempt IS 'attempts before the last replay';
+COMMENT ON COLUMN @extschema@.coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
 -- Rows come and go: what would be won by deduplication is less than it costs.
-CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)
+CREATE INDEX coupon_notification_next ON @extschema@.coupon_notification (channel, next_at)
     WITH (deduplicate_items = off);
 
-CREATE TABLE coupon_notification_history (
+CREATE TABLE @extschema@.coupon_notification_history (
     id           bigint PRIMARY KEY,
     channel      text NOT NULL,
     kind         text NOT NULL,
@@ -93,9 +93,9 @@ CREATE TABLE coupon_notification_history (
     last_status  int,
     last_error   text
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
-COMMENT ON TABLE coupon_notification_history IS 'pushes that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
-COMMENT ON COLUMN coupon_notification_history.sent_at IS 'begin of the last attempt';
-CREATE INDEX coupon_notification_dead ON coupon_notification_history (channel, id) WHERE state = 'dead';
+COMMENT ON TABLE @extschema@.coupon_notification_history IS 'pushes that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
+COMMENT ON COLUMN @extschema@.coupon_notification_history.sent_at IS 'begin of the last attempt';
+CREATE INDEX coupon_notification_dead ON @extschema@.coupon_notification_history (channel, id) WHERE state = 'dead';
 -- What is over lies in the order in which it ended.
-CREATE INDEX coupon_notification_history_ended ON coupon_notification_history
+CREATE INDEX coupon_notification_history_ended ON @extschema@.coupon_notification_history
     USING brin (ended_at) WITH (pages_per_range = 32, autosummarize = on);

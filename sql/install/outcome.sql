@@ -1,16 +1,16 @@
 -- Outcomes
 
-CREATE FUNCTION coupon_outcomes()
+CREATE FUNCTION @extschema@.coupon_outcomes()
     RETURNS TABLE (code int, outcome text, verbs text, retryable boolean,
                    message_en text, message_zh text)
     LANGUAGE C STABLE PARALLEL SAFE ROWS 17
     AS 'MODULE_PATHNAME', 'coupon_outcomes';
-COMMENT ON FUNCTION coupon_outcomes() IS
+COMMENT ON FUNCTION @extschema@.coupon_outcomes() IS
     'lists the codes that verbs answer, with a message for users';
 
-CREATE FUNCTION coupon_require(code int, outcome text DEFAULT NULL) RETURNS void
+CREATE FUNCTION @extschema@.coupon_require(code int, outcome text DEFAULT NULL) RETURNS void
     LANGUAGE C STABLE PARALLEL SAFE
     AS 'MODULE_PATHNAME', 'coupon_require';
-COMMENT ON FUNCTION coupon_require(int, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_require(int, text) IS
     'raises VC1nn unless the outcome code nn is 0';
 

@@ -1,19 +1,19 @@
 -- What a dump contains; of a partitioned table each leaf, since its parent
 -- alone would dump no rows.
-SELECT pg_extension_config_dump('coupon_template', '');
-SELECT pg_extension_config_dump('coupon_stock', '');
-SELECT pg_extension_config_dump('coupon_watermark', '');
-SELECT pg_extension_config_dump('coupon_role', '');
-SELECT pg_extension_config_dump('coupon_task', '');
-SELECT pg_extension_config_dump('coupon_task_batch', '');
-SELECT pg_extension_config_dump('coupon_task_put_off', '');
-SELECT pg_extension_config_dump('coupon_task_failure', '');
-SELECT pg_extension_config_dump('coupon_remind', '');
-SELECT pg_extension_config_dump('coupon_channel', '');
-SELECT pg_extension_config_dump('coupon_message', '');
-SELECT pg_extension_config_dump('coupon_contact', '');
-SELECT pg_extension_config_dump('coupon_notification', '');
-SELECT pg_extension_config_dump('coupon_notification_history', '');
+SELECT pg_extension_config_dump('@extschema@.coupon_template'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_stock'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_watermark'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_role'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_task'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_task_batch'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_task_put_off'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_task_failure'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_remind'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_channel'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_message'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_contact'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_notification'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_notification_history'::regclass, '');
 DO $$
 BEGIN
     FOR i IN 0..31 LOOP
@@ -25,7 +25,7 @@ $$;
 -- Granting
 
 -- Which objects a kind of role needs.
-CREATE FUNCTION coupon_grant_objects(kind text)
+CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     RETURNS TABLE (object text, privileges text)
     LANGUAGE sql STABLE
     AS $$
@@ -46,7 +46,7 @@ CREATE FUNCTION coupon_grant_objects(kind text)
                'coupon_channel_secret', 'coupon_notification_replay',
                'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers',
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers', 'coupon_schema_creators',
                'coupon_stuck')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
@@ -80,9 +80,9 @@ CREATE FUNCTION coupon_grant_objects(kind text)
     SELECT 'SCHEMA @extschema@', 'USAGE'
     $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_grant_objects(text) IS 'lists what coupon_grant gives to a kind of role';
+COMMENT ON FUNCTION @extschema@.coupon_grant_objects(text) IS 'lists what coupon_grant gives to a kind of role';
 
-CREATE FUNCTION coupon_grant(role regrole, kind text, shop_number bigint DEFAULT NULL)
+CREATE FUNCTION @extschema@.coupon_grant(role regrole, kind text, shop_number bigint DEFAULT NULL)
     RETURNS void
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -112,10 +112,10 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_grant(regrole, text, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_grant(regrole, text, bigint) IS
     'gives a role what an application, operator or monitor needs, bound to a shop if one is named';
 
-CREATE FUNCTION coupon_grant_revoke(role regrole, kind text, shop_number bigint DEFAULT NULL)
+CREATE FUNCTION @extschema@.coupon_grant_revoke(role regrole, kind text, shop_number bigint DEFAULT NULL)
     RETURNS void
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -143,7 +143,7 @@ BEGIN
 END
 $$
     SET search_path = pg_catalog, pg_temp;
-COMMENT ON FUNCTION coupon_grant_revoke(regrole, text, bigint) IS 'takes back what coupon_grant has given';
+COMMENT ON FUNCTION @extschema@.coupon_grant_revoke(regrole, text, bigint) IS 'takes back what coupon_grant has given';
 
 -- Nothing to PUBLIC.
 DO $$
@@ -161,7 +161,19 @@ BEGIN
     END LOOP;
 END
 $$;
-REVOKE ALL ON TYPE remind_bitmap FROM PUBLIC;
+REVOKE ALL ON TYPE @extschema@.remind_bitmap FROM PUBLIC;
+
+DO $$
+DECLARE
+    creators text;
+BEGIN
+    SELECT string_agg(c, ', ') INTO creators FROM @extschema@.coupon_schema_creators() c;
+    IF creators IS NOT NULL THEN
+        RAISE WARNING 'objects can be created in the schema of the extension by %', creators
+            USING HINT = 'Give it a schema of its own: CREATE SCHEMA coupon; CREATE EXTENSION coupon SCHEMA coupon. Or REVOKE CREATE ON SCHEMA @extschema@ FROM each of them.';
+    END IF;
+END
+$$;
 
 -- The launcher starts a worker here.
 SELECT @extschema@.coupon_worker_wake();

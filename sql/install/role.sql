@@ -1,27 +1,27 @@
 -- Roles
 
-CREATE TABLE coupon_role (
+CREATE TABLE @extschema@.coupon_role (
     role        regrole NOT NULL,
     kind        text NOT NULL CHECK (kind IN ('application', 'operator', 'monitor')),
     shop_number bigint CHECK (shop_number > 0),
-    id          bigint PRIMARY KEY DEFAULT coupon_next_id(),
+    id          bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id(),
     UNIQUE NULLS NOT DISTINCT (role, kind, shop_number)
 );
-COMMENT ON TABLE coupon_role IS 'what coupon_grant has given; a shop number binds the role to that shop';
-COMMENT ON COLUMN coupon_role.shop_number IS 'null: every shop';
+COMMENT ON TABLE @extschema@.coupon_role IS 'what coupon_grant has given; a shop number binds the role to that shop';
+COMMENT ON COLUMN @extschema@.coupon_role.shop_number IS 'null: every shop';
 
-CREATE FUNCTION coupon_role_changed() RETURNS trigger
+CREATE FUNCTION @extschema@.coupon_role_changed() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_role_changed';
-COMMENT ON FUNCTION coupon_role_changed() IS 'makes every session look at coupon_role again';
+COMMENT ON FUNCTION @extschema@.coupon_role_changed() IS 'makes every session look at coupon_role again';
 
 CREATE TRIGGER coupon_role_changed
-    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON coupon_role
-    FOR EACH STATEMENT EXECUTE FUNCTION coupon_role_changed();
-ALTER TABLE coupon_role ENABLE ALWAYS TRIGGER coupon_role_changed;
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON @extschema@.coupon_role
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_role_changed();
+ALTER TABLE @extschema@.coupon_role ENABLE ALWAYS TRIGGER coupon_role_changed;
 
-CREATE FUNCTION coupon_shop_allowed(shop_number bigint) RETURNS boolean
+CREATE FUNCTION @extschema@.coupon_shop_allowed(shop_number bigint) RETURNS boolean
     LANGUAGE C STABLE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_shop_allowed';
-COMMENT ON FUNCTION coupon_shop_allowed(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_shop_allowed(bigint) IS
     'tells whether the current user may see a shop (null: the platform)';
 

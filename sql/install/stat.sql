@@ -1,88 +1,106 @@
 -- Seeing inside
 
-CREATE FUNCTION coupon_stat_entries()
+CREATE FUNCTION @extschema@.coupon_stat_entries()
     RETURNS TABLE (template_id bigint, quota bigint, issued bigint, in_flight bigint,
                    stock_left bigint, claims bigint, claims_per_second float8,
                    refused jsonb, returned bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stat_entries';
-COMMENT ON FUNCTION coupon_stat_entries() IS 'what the shared cache holds of this database; use the view coupon_stat';
+COMMENT ON FUNCTION @extschema@.coupon_stat_entries() IS 'what the shared cache holds of this database; use the view coupon_stat';
 
-CREATE FUNCTION coupon_stat_cache_counters(OUT capacity int, OUT entries int, OUT lookups bigint,
+CREATE FUNCTION @extschema@.coupon_stat_cache_counters(OUT capacity int, OUT entries int, OUT lookups bigint,
                                            OUT loads bigint, OUT refreshes bigint, OUT unknown bigint,
                                            OUT evictions bigint, OUT invalidations bigint,
                                            OUT claimants_fill float8)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stat_cache_counters';
-COMMENT ON FUNCTION coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
+COMMENT ON FUNCTION @extschema@.coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
 
-CREATE FUNCTION coupon_server_state(OUT preloaded boolean, OUT in_recovery boolean,
-                                    OUT id_seconds_ahead bigint, OUT worker_wanted boolean)
+CREATE FUNCTION @extschema@.coupon_server_state(OUT preloaded boolean, OUT in_recovery boolean,
+                                    OUT id_seconds_ahead bigint, OUT worker_wanted boolean,
+                                    OUT preload_command text)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_server_state';
-COMMENT ON FUNCTION coupon_server_state() IS 'what coupon_health cannot ask SQL';
+COMMENT ON FUNCTION @extschema@.coupon_server_state() IS 'what coupon_health cannot ask SQL';
 
-CREATE FUNCTION coupon_stat_workers()
+CREATE FUNCTION @extschema@.coupon_stat_workers()
     RETURNS TABLE (kind text, datid oid, pid int, state text, started_at timestamptz,
                    last_turn_at timestamptz, turns bigint, errors bigint,
                    last_error text, last_error_at timestamptz)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stat_workers';
-COMMENT ON FUNCTION coupon_stat_workers() IS 'the launcher and the workers of all databases; use the view coupon_stat_worker';
+COMMENT ON FUNCTION @extschema@.coupon_stat_workers() IS 'the launcher and the workers of all databases; use the view coupon_stat_worker';
 
-CREATE FUNCTION coupon_worker_wake() RETURNS void
+CREATE FUNCTION @extschema@.coupon_worker_wake() RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_worker_wake';
-COMMENT ON FUNCTION coupon_worker_wake() IS
+COMMENT ON FUNCTION @extschema@.coupon_worker_wake() IS
     'makes the worker of this database look at everything when the transaction commits';
 
-CREATE VIEW coupon_stat WITH (security_barrier) AS
+CREATE FUNCTION @extschema@.coupon_schema_creators() RETURNS SETOF text
+    LANGUAGE sql STABLE
+    BEGIN ATOMIC
+        SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(r.rolname) END
+        FROM pg_extension e
+        JOIN pg_namespace n ON n.oid = e.extnamespace
+        JOIN pg_database d ON d.datname = current_database()
+        CROSS JOIN aclexplode(COALESCE(n.nspacl, acldefault('n', n.nspowner))) a
+        LEFT JOIN pg_roles g ON g.oid = a.grantee
+        LEFT JOIN pg_roles r ON r.oid = CASE WHEN g.rolname = 'pg_database_owner' THEN d.datdba ELSE g.oid END
+        WHERE e.extname = 'coupon' AND a.privilege_type = 'CREATE'
+          AND (a.grantee = 0 OR NOT r.rolsuper AND r.oid <> e.extowner)
+        ORDER BY 1;
+    END;
+COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
+    'roles besides the owner of the extension who may create objects in its schema: nobody, as it should be';
+
+CREATE VIEW @extschema@.coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
        s.stock_left, s.claims, s.claims_per_second, s.refused, s.returned
-FROM coupon_stat_entries() s JOIN coupon_template t ON t.id = s.template_id
-WHERE coupon_shop_allowed(t.shop_number);
-COMMENT ON VIEW coupon_stat IS
+FROM @extschema@.coupon_stat_entries() s JOIN @extschema@.coupon_template t ON t.id = s.template_id
+WHERE @extschema@.coupon_shop_allowed(t.shop_number);
+COMMENT ON VIEW @extschema@.coupon_stat IS
     'templates in the shared cache: stock now; claims, refusals by outcome and returned units since the load';
 
-CREATE VIEW coupon_stat_cache AS
+CREATE VIEW @extschema@.coupon_stat_cache AS
 SELECT c.capacity, c.entries, c.lookups, c.loads, c.refreshes, c.unknown, c.evictions,
        c.invalidations,
        round(1 - c.loads::numeric / nullif(c.lookups, 0), 4) AS hit_rate,
        round(c.claimants_fill::numeric, 4) AS claimants_fill
-FROM coupon_stat_cache_counters() c;
-COMMENT ON VIEW coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
+FROM @extschema@.coupon_stat_cache_counters() c;
+COMMENT ON VIEW @extschema@.coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
 
-CREATE VIEW coupon_stat_worker AS
+CREATE VIEW @extschema@.coupon_stat_worker AS
 SELECT w.kind, d.datname AS database, w.pid, w.state, w.started_at, w.last_turn_at, w.turns,
        w.errors, w.last_error, w.last_error_at, q.queue_depth, q.lateness
-FROM coupon_stat_workers() w LEFT JOIN pg_database d ON d.oid = w.datid
+FROM @extschema@.coupon_stat_workers() w LEFT JOIN pg_database d ON d.oid = w.datid
 LEFT JOIN (
     SELECT k.kind, COALESCE(sum(n.waiting), 0)::bigint AS queue_depth,
            COALESCE(clock_timestamp() - min(n.oldest), '0') AS lateness
     FROM (VALUES ('worker', false), ('mailer', true)) AS k (kind, is_mail)
-    LEFT JOIN coupon_channel c ON c.enabled AND (c.endpoint ILIKE 'smtp%') = k.is_mail
+    LEFT JOIN @extschema@.coupon_channel c ON c.enabled AND (c.endpoint ILIKE 'smtp%') = k.is_mail
     LEFT JOIN LATERAL (
         SELECT count(*) AS waiting,
                min(o.next_at) FILTER (WHERE o.next_at <= clock_timestamp()) AS oldest
-        FROM coupon_notification o
+        FROM @extschema@.coupon_notification o
         WHERE o.channel = c.channel
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())) n ON true
     GROUP BY k.kind) q ON q.kind = w.kind AND d.datname = current_database();
-COMMENT ON VIEW coupon_stat_worker IS
+COMMENT ON VIEW @extschema@.coupon_stat_worker IS
     'the launcher, and the worker and mailer of each database: what they do, what has failed, and what waits for them';
 
-CREATE VIEW coupon_health AS
-WITH state AS MATERIALIZED (SELECT * FROM coupon_server_state()),
-cache AS MATERIALIZED (SELECT * FROM coupon_stat_cache),
-mark AS MATERIALIZED (SELECT COALESCE(max(w.upto), 0) AS upto FROM coupon_watermark w WHERE w.holder = 0),
+CREATE VIEW @extschema@.coupon_health AS
+WITH state AS MATERIALIZED (SELECT * FROM @extschema@.coupon_server_state()),
+cache AS MATERIALIZED (SELECT * FROM @extschema@.coupon_stat_cache),
+mark AS MATERIALIZED (SELECT COALESCE(max(w.upto), 0) AS upto FROM @extschema@.coupon_watermark w WHERE w.holder = 0),
 unfolded AS MATERIALIZED (
-    SELECT count(*) AS n FROM (SELECT FROM user_coupon c
+    SELECT count(*) AS n FROM (SELECT FROM @extschema@.user_coupon c
         WHERE c.id > (SELECT upto FROM mark) LIMIT 1000001) x),
 worker AS MATERIALIZED (
     SELECT s.preloaded, s.in_recovery, s.worker_wanted, w.state, w.last_error, w.last_error_at,
            COALESCE(current_setting('coupon.databases', true), '') AS databases,
            w.last_error_at > now() - interval '10 minutes' AS failing
-    FROM state s LEFT JOIN coupon_stat_workers() w
+    FROM state s LEFT JOIN @extschema@.coupon_stat_workers() w
         ON w.kind = 'worker' AND w.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
 triggers AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE g.tgenabled <> 'A') AS off,
@@ -92,31 +110,32 @@ triggers AS MATERIALIZED (
                         'user_coupon_guard', 'coupon_role_changed')
       AND p.pronamespace = '@extschema@'::regnamespace),
 oversold AS MATERIALIZED (
-    SELECT count(*) AS n FROM coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
+    SELECT count(*) AS n FROM @extschema@.coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
 silent AS MATERIALIZED (
     SELECT string_agg(format('%s (%s)', k.channel, CASE WHEN c.channel IS NULL THEN 'not set up'
                                                         ELSE COALESCE(c.disabled_reason, 'switched off') END),
                       ', ' ORDER BY k.channel) AS names
     FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) AS k (channel)
-    LEFT JOIN coupon_channel c ON c.channel = k.channel
+    LEFT JOIN @extschema@.coupon_channel c ON c.channel = k.channel
     WHERE c.enabled IS NOT TRUE
-      AND EXISTS (SELECT FROM coupon_notification o WHERE o.channel = k.channel)),
+      AND EXISTS (SELECT FROM @extschema@.coupon_notification o WHERE o.channel = k.channel)),
 late AS MATERIALIZED (
     SELECT string_agg(format('%s (%s)', c.channel, date_trunc('second', clock_timestamp() - o.next_at)),
                       ', ' ORDER BY c.channel) AS names
-    FROM coupon_channel c CROSS JOIN LATERAL (
-        SELECT o.next_at FROM coupon_notification o
+    FROM @extschema@.coupon_channel c CROSS JOIN LATERAL (
+        SELECT o.next_at FROM @extschema@.coupon_notification o
         WHERE o.channel = c.channel AND o.next_at <= clock_timestamp() - interval '1 minute'
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())
         ORDER BY o.next_at LIMIT 1) o
     WHERE c.enabled),
 dead AS MATERIALIZED (
-    SELECT count(*) AS n FROM (SELECT FROM coupon_notification_history o
+    SELECT count(*) AS n FROM (SELECT FROM @extschema@.coupon_notification_history o
         WHERE o.state = 'dead' LIMIT 100001) x)
 SELECT 'preload' AS check_name,
        CASE WHEN preloaded THEN 'ok' ELSE 'critical' END AS status,
        CASE WHEN preloaded THEN 'the library is preloaded' ELSE 'nothing can be claimed' END AS detail,
-       CASE WHEN NOT preloaded THEN 'add coupon to shared_preload_libraries and restart' END AS advice
+       CASE WHEN NOT preloaded
+            THEN COALESCE(preload_command, 'add coupon to shared_preload_libraries') || ' and restart' END AS advice
 FROM state
 UNION ALL
 SELECT 'triggers',
@@ -125,6 +144,12 @@ SELECT 'triggers',
        CASE WHEN off > 0 OR n <> 106
             THEN 'ALTER TABLE ... ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
 FROM triggers
+UNION ALL
+SELECT 'schema', CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
+       CASE WHEN count(*) = 0 THEN 'nobody else may create objects in the schema of the extension'
+            ELSE format('objects can be created in schema @extschema@ by %s', string_agg(c, ', ')) END,
+       CASE WHEN count(*) > 0 THEN 'REVOKE CREATE ON SCHEMA @extschema@ FROM each of them' END
+FROM @extschema@.coupon_schema_creators() c
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
        format('%s templates have issued more than their quota', n),
@@ -147,7 +172,7 @@ SELECT 'worker',
             WHEN failing THEN format('%s, last error at %s: %s', state, last_error_at, last_error)
             ELSE state END,
        CASE WHEN in_recovery OR databases = '' THEN NULL
-            WHEN NOT preloaded THEN 'add coupon to shared_preload_libraries and restart'
+            WHEN NOT preloaded THEN 'see the check preload'
             WHEN NOT worker_wanted THEN 'add it to coupon.databases, or empty the list and call coupon_fold() yourself'
             WHEN failing THEN 'remove the cause, then SELECT coupon_worker_wake()'
             WHEN state IS DISTINCT FROM 'running'
@@ -192,5 +217,5 @@ SELECT 'clock', CASE WHEN id_seconds_ahead <= 1 THEN 'ok' ELSE 'warning' END,
        format('ids are %s s ahead of the clock', id_seconds_ahead),
        CASE WHEN id_seconds_ahead > 1 THEN 'the clock was set back; ids stay unique and ordered, but not by time' END
 FROM state;
-COMMENT ON VIEW coupon_health IS 'one row per check: ok, warning or critical, and what to do';
+COMMENT ON VIEW @extschema@.coupon_health IS 'one row per check: ok, warning or critical, and what to do';
 

@@ -1,6 +1,6 @@
 -- Stock: what has been issued, durably
 
-CREATE TABLE coupon_stock (
+CREATE TABLE @extschema@.coupon_stock (
     template_id bigint NOT NULL,
     holder      int NOT NULL CHECK (holder BETWEEN 0 AND 1023),
     quota       bigint CHECK (quota BETWEEN 0 AND 1000000000000000),
@@ -8,21 +8,21 @@ CREATE TABLE coupon_stock (
     PRIMARY KEY (template_id, holder),
     CONSTRAINT coupon_stock_quota CHECK ((holder = 0) = (quota IS NULL))
 );
-COMMENT ON TABLE coupon_stock IS 'stock per template and holder; no row: the whole total, nothing folded';
-COMMENT ON COLUMN coupon_stock.holder IS '0: this database, 1: a Redis tier';
-COMMENT ON COLUMN coupon_stock.quota IS 'what another holder may issue; this database has the rest of the total';
-COMMENT ON COLUMN coupon_stock.folded IS 'coupons issued with ids up to the watermark of the holder';
+COMMENT ON TABLE @extschema@.coupon_stock IS 'stock per template and holder; no row: the whole total, nothing folded';
+COMMENT ON COLUMN @extschema@.coupon_stock.holder IS '0: this database, 1: a Redis tier';
+COMMENT ON COLUMN @extschema@.coupon_stock.quota IS 'what another holder may issue; this database has the rest of the total';
+COMMENT ON COLUMN @extschema@.coupon_stock.folded IS 'coupons issued with ids up to the watermark of the holder';
 
-CREATE TABLE coupon_watermark (
+CREATE TABLE @extschema@.coupon_watermark (
     holder int PRIMARY KEY CHECK (holder BETWEEN 0 AND 1023),
     upto   bigint NOT NULL CHECK (upto >= 0)
 );
-COMMENT ON TABLE coupon_watermark IS 'coupons with ids up to here are folded into coupon_stock';
+COMMENT ON TABLE @extschema@.coupon_watermark IS 'coupons with ids up to here are folded into coupon_stock';
 
 -- The coupons themselves
 
-CREATE TABLE user_coupon (
-    id           bigint NOT NULL DEFAULT coupon_next_id(),
+CREATE TABLE @extschema@.user_coupon (
+    id           bigint NOT NULL DEFAULT @extschema@.coupon_next_id(),
     user_id      bigint NOT NULL,
     template_id  bigint NOT NULL,
     received_at  timestamptz NOT NULL DEFAULT statement_timestamp(),
@@ -44,38 +44,38 @@ CREATE TABLE user_coupon (
         AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
         AND use_end > use_start)
 ) PARTITION BY HASH (user_id);
-COMMENT ON TABLE user_coupon IS 'one row per coupon that a user holds';
-COMMENT ON COLUMN user_coupon.receive_seq IS 'n-th coupon of this template for this user';
-COMMENT ON COLUMN user_coupon.holder IS 'whose stock it came from (coupon_stock); null: none, inserted by hand';
-COMMENT ON COLUMN user_coupon.status IS '0 unused, 1 locked, 2 used, 3 expired, 4 revoked, as stored: coupon_held tells it as of now';
-COMMENT ON COLUMN user_coupon.discount IS 'what it took off the order';
+COMMENT ON TABLE @extschema@.user_coupon IS 'one row per coupon that a user holds';
+COMMENT ON COLUMN @extschema@.user_coupon.receive_seq IS 'n-th coupon of this template for this user';
+COMMENT ON COLUMN @extschema@.user_coupon.holder IS 'whose stock it came from (coupon_stock); null: none, inserted by hand';
+COMMENT ON COLUMN @extschema@.user_coupon.status IS '0 unused, 1 locked, 2 used, 3 expired, 4 revoked, as stored: coupon_held tells it as of now';
+COMMENT ON COLUMN @extschema@.user_coupon.discount IS 'what it took off the order';
 
-CREATE UNIQUE INDEX user_coupon_limit ON user_coupon (template_id, user_id, receive_seq);
-CREATE INDEX user_coupon_fold ON user_coupon (id);
+CREATE UNIQUE INDEX user_coupon_limit ON @extschema@.user_coupon (template_id, user_id, receive_seq);
+CREATE INDEX user_coupon_fold ON @extschema@.user_coupon (id);
 
-CREATE FUNCTION coupon_stock_guard() RETURNS trigger
+CREATE FUNCTION @extschema@.coupon_stock_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_stock_guard';
-COMMENT ON FUNCTION coupon_stock_guard() IS 'keeps the shared cache right when quotas or folded counts change';
-CREATE FUNCTION coupon_watermark_guard() RETURNS trigger
+COMMENT ON FUNCTION @extschema@.coupon_stock_guard() IS 'keeps the shared cache right when quotas or folded counts change';
+CREATE FUNCTION @extschema@.coupon_watermark_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_watermark_guard';
-COMMENT ON FUNCTION coupon_watermark_guard() IS 'makes all stock be counted again when the watermark is moved by hand';
-CREATE FUNCTION user_coupon_guard() RETURNS trigger
+COMMENT ON FUNCTION @extschema@.coupon_watermark_guard() IS 'makes all stock be counted again when the watermark is moved by hand';
+CREATE FUNCTION @extschema@.user_coupon_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'user_coupon_guard';
-COMMENT ON FUNCTION user_coupon_guard() IS
+COMMENT ON FUNCTION @extschema@.user_coupon_guard() IS
     'makes stock be counted again when coupons are written past the claim path';
 
-CREATE TRIGGER zz_coupon_stock_guard BEFORE INSERT OR UPDATE OR DELETE ON coupon_stock
-    FOR EACH ROW EXECUTE FUNCTION coupon_stock_guard();
-CREATE TRIGGER zz_coupon_stock_truncate BEFORE TRUNCATE ON coupon_stock
-    FOR EACH STATEMENT EXECUTE FUNCTION coupon_stock_guard();
-ALTER TABLE coupon_stock
+CREATE TRIGGER zz_coupon_stock_guard BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.coupon_stock
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_stock_guard();
+CREATE TRIGGER zz_coupon_stock_truncate BEFORE TRUNCATE ON @extschema@.coupon_stock
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_stock_guard();
+ALTER TABLE @extschema@.coupon_stock
     ENABLE ALWAYS TRIGGER zz_coupon_stock_guard,
     ENABLE ALWAYS TRIGGER zz_coupon_stock_truncate;
 
 CREATE TRIGGER zz_coupon_watermark_guard
-    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON coupon_watermark
-    FOR EACH STATEMENT EXECUTE FUNCTION coupon_watermark_guard();
-ALTER TABLE coupon_watermark ENABLE ALWAYS TRIGGER zz_coupon_watermark_guard;
+    AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON @extschema@.coupon_watermark
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_watermark_guard();
+ALTER TABLE @extschema@.coupon_watermark ENABLE ALWAYS TRIGGER zz_coupon_watermark_guard;
 
 -- Row triggers reach the partitions by themselves; the one for TRUNCATE, which
 -- a partition can meet alone, is made on each.
@@ -90,14 +90,14 @@ BEGIN
     END LOOP;
 END
 $$;
-CREATE TRIGGER zz_user_coupon_truncate BEFORE TRUNCATE ON user_coupon
-    FOR EACH STATEMENT EXECUTE FUNCTION user_coupon_guard();
-CREATE TRIGGER zz_user_coupon_insert BEFORE INSERT OR DELETE ON user_coupon
-    FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
+CREATE TRIGGER zz_user_coupon_truncate BEFORE TRUNCATE ON @extschema@.user_coupon
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.user_coupon_guard();
+CREATE TRIGGER zz_user_coupon_insert BEFORE INSERT OR DELETE ON @extschema@.user_coupon
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.user_coupon_guard();
 CREATE TRIGGER zz_user_coupon_update
-    BEFORE UPDATE OF id, user_id, template_id, receive_seq, holder ON user_coupon
-    FOR EACH ROW EXECUTE FUNCTION user_coupon_guard();
-ALTER TABLE user_coupon
+    BEFORE UPDATE OF id, user_id, template_id, receive_seq, holder ON @extschema@.user_coupon
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.user_coupon_guard();
+ALTER TABLE @extschema@.user_coupon
     ENABLE ALWAYS TRIGGER zz_user_coupon_truncate,
     ENABLE ALWAYS TRIGGER zz_user_coupon_insert,
     ENABLE ALWAYS TRIGGER zz_user_coupon_update;
@@ -110,36 +110,36 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION coupon_fold(OUT upto bigint, OUT templates bigint, OUT coupons bigint)
+CREATE FUNCTION @extschema@.coupon_fold(OUT upto bigint, OUT templates bigint, OUT coupons bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_fold';
-COMMENT ON FUNCTION coupon_fold() IS
+COMMENT ON FUNCTION @extschema@.coupon_fold() IS
     'folds coupons into coupon_stock, so that a restart counts only those after; call it every few seconds';
 
-CREATE FUNCTION coupon_stock_left(template_id bigint) RETURNS bigint
+CREATE FUNCTION @extschema@.coupon_stock_left(template_id bigint) RETURNS bigint
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stock_left';
-COMMENT ON FUNCTION coupon_stock_left(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_stock_left(bigint) IS
     'tells how many can be claimed now; null: unlimited, or no such template';
 
-CREATE FUNCTION coupon_stock_rebuild(template_id bigint) RETURNS bigint
+CREATE FUNCTION @extschema@.coupon_stock_rebuild(template_id bigint) RETURNS bigint
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stock_rebuild';
-COMMENT ON FUNCTION coupon_stock_rebuild(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_stock_rebuild(bigint) IS
     'counts the coupons of a template again, after open claims have ended, and returns the stock left';
 
-CREATE TYPE coupon_verify_row AS (
+CREATE TYPE @extschema@.coupon_verify_row AS (
     template_id bigint, total_stock bigint, quota bigint,
     coupons bigint, folded bigint, row_count bigint,
     memory_issued bigint, memory_in_flight bigint,
     ok boolean, problem text
 );
-COMMENT ON TYPE coupon_verify_row IS 'a row of coupon_verify';
+COMMENT ON TYPE @extschema@.coupon_verify_row IS 'a row of coupon_verify';
 
-CREATE FUNCTION coupon_verify(template_id bigint DEFAULT NULL)
-    RETURNS SETOF coupon_verify_row
+CREATE FUNCTION @extschema@.coupon_verify(template_id bigint DEFAULT NULL)
+    RETURNS SETOF @extschema@.coupon_verify_row
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_verify';
-COMMENT ON FUNCTION coupon_verify(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_verify(bigint) IS
     'recounts coupons and compares tables and shared memory, while claims go on; one row per template';
 

@@ -1,7 +1,7 @@
 -- Batch distribution
 
-CREATE TABLE coupon_task (
-    id           bigint PRIMARY KEY DEFAULT coupon_next_id() CHECK (id > 0),
+CREATE TABLE @extschema@.coupon_task (
+    id           bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id() CHECK (id > 0),
     name         text NOT NULL CHECK (name <> ''),
     template_id  bigint NOT NULL,
     shop_number  bigint,
@@ -24,18 +24,18 @@ CREATE TABLE coupon_task (
     started_at   timestamptz,
     finished_at  timestamptz
 );
-COMMENT ON TABLE coupon_task IS 'a distribution: one coupon of a template for each user of a file';
-COMMENT ON COLUMN coupon_task.shop_number IS 'of the template; null: of the platform';
-COMMENT ON COLUMN coupon_task.notify IS 'channels by which each user is told';
-COMMENT ON COLUMN coupon_task.first_row IS 'number of the first record in the file: 2 after one header line';
-COMMENT ON COLUMN coupon_task.send_at IS 'not to be run before';
-COMMENT ON COLUMN coupon_task.lines IS 'records in the file; null until it is sealed';
-COMMENT ON COLUMN coupon_task.issued IS 'null until the task has ended; coupon_task_progress tells it before';
-COMMENT ON COLUMN coupon_task.attempts IS 'errors in a row';
-COMMENT ON COLUMN coupon_task.retry_at IS 'after an error, not to be run before';
-CREATE INDEX coupon_task_due ON coupon_task (send_at) WHERE state IN ('pending', 'in_progress');
+COMMENT ON TABLE @extschema@.coupon_task IS 'a distribution: one coupon of a template for each user of a file';
+COMMENT ON COLUMN @extschema@.coupon_task.shop_number IS 'of the template; null: of the platform';
+COMMENT ON COLUMN @extschema@.coupon_task.notify IS 'channels by which each user is told';
+COMMENT ON COLUMN @extschema@.coupon_task.first_row IS 'number of the first record in the file: 2 after one header line';
+COMMENT ON COLUMN @extschema@.coupon_task.send_at IS 'not to be run before';
+COMMENT ON COLUMN @extschema@.coupon_task.lines IS 'records in the file; null until it is sealed';
+COMMENT ON COLUMN @extschema@.coupon_task.issued IS 'null until the task has ended; coupon_task_progress tells it before';
+COMMENT ON COLUMN @extschema@.coupon_task.attempts IS 'errors in a row';
+COMMENT ON COLUMN @extschema@.coupon_task.retry_at IS 'after an error, not to be run before';
+CREATE INDEX coupon_task_due ON @extschema@.coupon_task (send_at) WHERE state IN ('pending', 'in_progress');
 
-CREATE TABLE coupon_task_batch (
+CREATE TABLE @extschema@.coupon_task_batch (
     task_id    bigint NOT NULL,
     batch      int NOT NULL,
     first_line bigint NOT NULL,
@@ -50,26 +50,26 @@ CREATE TABLE coupon_task_batch (
     put_off    int NOT NULL DEFAULT 0,
     PRIMARY KEY (task_id, batch)
 );
-COMMENT ON TABLE coupon_task_batch IS 'lines of a section of a sealed file, handled in one transaction; gone when the task has ended';
-COMMENT ON COLUMN coupon_task_batch.first_line IS 'of the section, in the stage table';
-COMMENT ON COLUMN coupon_task_batch.last_line IS 'of the section, in the stage table';
-COMMENT ON COLUMN coupon_task_batch.first_row IS 'number of the section''s first record in the file';
-COMMENT ON COLUMN coupon_task_batch.position IS 'of its first line in the section, from 0';
-COMMENT ON COLUMN coupon_task_batch.in_file_order IS 'position counts, in the order of the file, lines that were left when the stock got low; otherwise in the order of users';
-COMMENT ON COLUMN coupon_task_batch.put_off IS 'lines in coupon_task_put_off';
-CREATE INDEX coupon_task_batch_open ON coupon_task_batch (task_id, batch) WHERE done_at IS NULL;
+COMMENT ON TABLE @extschema@.coupon_task_batch IS 'lines of a section of a sealed file, handled in one transaction; gone when the task has ended';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.first_line IS 'of the section, in the stage table';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.last_line IS 'of the section, in the stage table';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.first_row IS 'number of the section''s first record in the file';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.position IS 'of its first line in the section, from 0';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.in_file_order IS 'position counts, in the order of the file, lines that were left when the stock got low; otherwise in the order of users';
+COMMENT ON COLUMN @extschema@.coupon_task_batch.put_off IS 'lines in coupon_task_put_off';
+CREATE INDEX coupon_task_batch_open ON @extschema@.coupon_task_batch (task_id, batch) WHERE done_at IS NULL;
 
-CREATE TABLE coupon_task_put_off (
+CREATE TABLE @extschema@.coupon_task_put_off (
     task_id bigint NOT NULL,
     row_num bigint NOT NULL,
     batch   int NOT NULL,
     user_id bigint NOT NULL,
     PRIMARY KEY (task_id, row_num)
 );
-COMMENT ON TABLE coupon_task_put_off IS
+COMMENT ON TABLE @extschema@.coupon_task_put_off IS
     'lines of users who had a claim of the same template open; each is handled alone, when that has ended';
 
-CREATE TABLE coupon_task_failure (
+CREATE TABLE @extschema@.coupon_task_failure (
     task_id bigint NOT NULL,
     row_num bigint NOT NULL,
     user_id text,
@@ -78,47 +78,47 @@ CREATE TABLE coupon_task_failure (
     detail  text,
     PRIMARY KEY (task_id, row_num)
 );
-COMMENT ON TABLE coupon_task_failure IS 'lines that did not get a coupon, with the cause';
-COMMENT ON COLUMN coupon_task_failure.row_num IS 'number of the record in the file, from first_row of the task';
-COMMENT ON COLUMN coupon_task_failure.user_id IS 'as it stands in the file, cut to 100 characters';
+COMMENT ON TABLE @extschema@.coupon_task_failure IS 'lines that did not get a coupon, with the cause';
+COMMENT ON COLUMN @extschema@.coupon_task_failure.row_num IS 'number of the record in the file, from first_row of the task';
+COMMENT ON COLUMN @extschema@.coupon_task_failure.user_id IS 'as it stands in the file, cut to 100 characters';
 
-CREATE FUNCTION coupon_stage_guard() RETURNS trigger
+CREATE FUNCTION @extschema@.coupon_stage_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_stage_guard';
-COMMENT ON FUNCTION coupon_stage_guard() IS 'lets nothing into the stage table of a task whose file is sealed';
+COMMENT ON FUNCTION @extschema@.coupon_stage_guard() IS 'lets nothing into the stage table of a task whose file is sealed';
 
-CREATE FUNCTION coupon_task_create(name text, template_id bigint, notify text[] DEFAULT '{}',
+CREATE FUNCTION @extschema@.coupon_task_create(name text, template_id bigint, notify text[] DEFAULT '{}',
                                    first_row bigint DEFAULT 2, request_id text DEFAULT NULL)
     RETURNS TABLE (task_id bigint, stage regclass)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_task_create';
-COMMENT ON FUNCTION coupon_task_create(text, bigint, text[], bigint, text) IS
+COMMENT ON FUNCTION @extschema@.coupon_task_create(text, bigint, text[], bigint, text) IS
     'makes a distribution and its stage table, to be filled by \copy (user_id) or INSERT';
 
-CREATE FUNCTION coupon_task_submit(task_id bigint, send_at timestamptz DEFAULT NULL)
+CREATE FUNCTION @extschema@.coupon_task_submit(task_id bigint, send_at timestamptz DEFAULT NULL)
     RETURNS TABLE (code int, outcome text, lines bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_task_submit';
-COMMENT ON FUNCTION coupon_task_submit(bigint, timestamptz) IS
+COMMENT ON FUNCTION @extschema@.coupon_task_submit(bigint, timestamptz) IS
     'seals the file of a task and has it run at send_at (null: now); also changes the time, and resumes a failed task';
 
-CREATE FUNCTION coupon_task_cancel(task_id bigint)
+CREATE FUNCTION @extschema@.coupon_task_cancel(task_id bigint)
     RETURNS TABLE (code int, outcome text, issued bigint, failed bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_task_cancel';
-COMMENT ON FUNCTION coupon_task_cancel(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_task_cancel(bigint) IS
     'ends a task after the batch that is running; what was issued stays issued';
 
-CREATE PROCEDURE coupon_task_run(task_id bigint)
+CREATE PROCEDURE @extschema@.coupon_task_run(task_id bigint)
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_task_run';
-COMMENT ON PROCEDURE coupon_task_run(bigint) IS
+COMMENT ON PROCEDURE @extschema@.coupon_task_run(bigint) IS
     'runs a task now, in the foreground, with progress as notices; commits after each batch';
 
-CREATE PROCEDURE coupon_task_run_due()
+CREATE PROCEDURE @extschema@.coupon_task_run_due()
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_task_run_due';
-COMMENT ON PROCEDURE coupon_task_run_due() IS
+COMMENT ON PROCEDURE @extschema@.coupon_task_run_due() IS
     'runs what is due, unfinished or abandoned; safe to call from many places';
 
-CREATE VIEW coupon_task_progress WITH (security_barrier) AS
+CREATE VIEW @extschema@.coupon_task_progress WITH (security_barrier) AS
 SELECT t.id AS task_id, t.name, t.template_id, t.state, t.fail_reason, t.lines,
        n.issued + n.failed AS done, n.issued, n.failed, n.put_off,
        round(n.rate)::bigint AS lines_per_second,
@@ -126,7 +126,7 @@ SELECT t.id AS task_id, t.name, t.template_id, t.state, t.fail_reason, t.lines,
             THEN n.last_done + make_interval(secs => (t.lines - n.issued - n.failed) / n.rate) END
            AS estimated_end,
        t.send_at, t.started_at, t.finished_at, t.attempts, t.last_error
-FROM coupon_task t
+FROM @extschema@.coupon_task t
 CROSS JOIN LATERAL (
     SELECT COALESCE(t.issued, sum(b.issued), 0)::bigint AS issued,
            COALESCE(t.failed, sum(b.failed), 0)::bigint AS failed,
@@ -136,37 +136,37 @@ CROSS JOIN LATERAL (
                 ELSE (COALESCE(t.issued, sum(b.issued)) + COALESCE(t.failed, sum(b.failed)))::float8
                      / nullif(extract(epoch FROM COALESCE(t.finished_at, max(b.done_at)) - t.started_at), 0)::float8
            END AS rate
-    FROM coupon_task_batch b WHERE b.task_id = t.id) n
-WHERE coupon_shop_allowed(t.shop_number);
-COMMENT ON VIEW coupon_task_progress IS
+    FROM @extschema@.coupon_task_batch b WHERE b.task_id = t.id) n
+WHERE @extschema@.coupon_shop_allowed(t.shop_number);
+COMMENT ON VIEW @extschema@.coupon_task_progress IS
     'distributions: lines done, issued and failed, speed since the start, and when the rest will be done at that speed';
 
 -- Bound operators see the tasks of their shop.
-ALTER TABLE coupon_task ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_task_shop ON coupon_task USING (coupon_shop_allowed(shop_number));
-ALTER TABLE coupon_task_failure ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_task_failure_shop ON coupon_task_failure
-    USING (EXISTS (SELECT FROM coupon_task t WHERE t.id = task_id));
+ALTER TABLE @extschema@.coupon_task ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_task_shop ON @extschema@.coupon_task USING (@extschema@.coupon_shop_allowed(shop_number));
+ALTER TABLE @extschema@.coupon_task_failure ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_task_failure_shop ON @extschema@.coupon_task_failure
+    USING (EXISTS (SELECT FROM @extschema@.coupon_task t WHERE t.id = task_id));
 
-CREATE VIEW coupon_stuck_tasks AS
+CREATE VIEW @extschema@.coupon_stuck_tasks AS
 SELECT 'task'::text AS kind, t.id, COALESCE(p.last_done, t.finished_at, t.send_at) AS since, t.state,
        t.attempts, COALESCE(t.last_error, t.fail_reason) AS last_error,
        CASE WHEN t.state = 'failed' THEN format('SELECT @extschema@.coupon_task_submit(%s)', t.id)
             ELSE format('CALL @extschema@.coupon_task_run(%s)', t.id) END AS repair
-FROM coupon_task t
-CROSS JOIN LATERAL (SELECT max(b.done_at) AS last_done FROM coupon_task_batch b WHERE b.task_id = t.id) p
-WHERE t.state IN ('pending', 'in_progress', 'failed') AND coupon_shop_allowed(t.shop_number);
-COMMENT ON VIEW coupon_stuck_tasks IS 'tasks that are not done; use coupon_stuck()';
+FROM @extschema@.coupon_task t
+CROSS JOIN LATERAL (SELECT max(b.done_at) AS last_done FROM @extschema@.coupon_task_batch b WHERE b.task_id = t.id) p
+WHERE t.state IN ('pending', 'in_progress', 'failed') AND @extschema@.coupon_shop_allowed(t.shop_number);
+COMMENT ON VIEW @extschema@.coupon_stuck_tasks IS 'tasks that are not done; use coupon_stuck()';
 
-CREATE FUNCTION coupon_stuck(older_than interval DEFAULT '5 minutes')
+CREATE FUNCTION @extschema@.coupon_stuck(older_than interval DEFAULT '5 minutes')
     RETURNS TABLE (kind text, id bigint, since timestamptz, state text, attempts int,
                    last_error text, repair text)
     LANGUAGE sql STABLE
     BEGIN ATOMIC
         SELECT s.kind, s.id, s.since, s.state, s.attempts, s.last_error, s.repair
-        FROM (SELECT * FROM coupon_stuck_tasks UNION ALL SELECT * FROM coupon_stuck_notifications) s
+        FROM (SELECT * FROM @extschema@.coupon_stuck_tasks UNION ALL SELECT * FROM @extschema@.coupon_stuck_notifications) s
         WHERE s.since <= statement_timestamp() - older_than
         ORDER BY s.since;
     END;
-COMMENT ON FUNCTION coupon_stuck(interval) IS
+COMMENT ON FUNCTION @extschema@.coupon_stuck(interval) IS
     'lists what should have been done since then, why it is not, and the statement that repairs it';

@@ -1,7 +1,7 @@
 -- Templates
 
-CREATE TABLE coupon_template (
-    id               bigint PRIMARY KEY DEFAULT coupon_next_id()
+CREATE TABLE @extschema@.coupon_template (
+    id               bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id()
                      CHECK (id > 0),
     shop_number      bigint CHECK (shop_number > 0),
     issuer           text NOT NULL DEFAULT 'platform'
@@ -41,43 +41,43 @@ CREATE TABLE coupon_template (
     CONSTRAINT coupon_template_percent CHECK (discount_kind <> 'percent' OR discount_value <= 100),
     CONSTRAINT coupon_template_shop_has_number CHECK (issuer <> 'shop' OR shop_number IS NOT NULL)
 );
-COMMENT ON TABLE coupon_template IS 'what can be claimed';
-COMMENT ON COLUMN coupon_template.shop_number IS 'null: of the platform, for every shop';
-COMMENT ON COLUMN coupon_template.open_to IS 'who may get it how: anyone by coupon_receive, the others by their own verb';
-COMMENT ON COLUMN coupon_template.receive_start IS 'the window [receive_start, receive_end) in which it can be claimed';
-COMMENT ON COLUMN coupon_template.total_stock IS 'null: unlimited';
-COMMENT ON COLUMN coupon_template.discount_value IS 'an amount of money, or per cent of the price';
-COMMENT ON COLUMN coupon_template.threshold_amount IS 'smallest order that may use it; 0: any';
-COMMENT ON COLUMN coupon_template.max_discount IS 'null: no cap';
-COMMENT ON COLUMN coupon_template.goods_ids IS 'null: all goods';
-COMMENT ON COLUMN coupon_template.use_validity IS 'how long a coupon can be used after the claim, where use_end is null';
-COMMENT ON COLUMN coupon_template.use_end IS 'last moment of use for every coupon; use_validity is ignored then';
+COMMENT ON TABLE @extschema@.coupon_template IS 'what can be claimed';
+COMMENT ON COLUMN @extschema@.coupon_template.shop_number IS 'null: of the platform, for every shop';
+COMMENT ON COLUMN @extschema@.coupon_template.open_to IS 'who may get it how: anyone by coupon_receive, the others by their own verb';
+COMMENT ON COLUMN @extschema@.coupon_template.receive_start IS 'the window [receive_start, receive_end) in which it can be claimed';
+COMMENT ON COLUMN @extschema@.coupon_template.total_stock IS 'null: unlimited';
+COMMENT ON COLUMN @extschema@.coupon_template.discount_value IS 'an amount of money, or per cent of the price';
+COMMENT ON COLUMN @extschema@.coupon_template.threshold_amount IS 'smallest order that may use it; 0: any';
+COMMENT ON COLUMN @extschema@.coupon_template.max_discount IS 'null: no cap';
+COMMENT ON COLUMN @extschema@.coupon_template.goods_ids IS 'null: all goods';
+COMMENT ON COLUMN @extschema@.coupon_template.use_validity IS 'how long a coupon can be used after the claim, where use_end is null';
+COMMENT ON COLUMN @extschema@.coupon_template.use_end IS 'last moment of use for every coupon; use_validity is ignored then';
 
-CREATE INDEX coupon_template_browse_shop ON coupon_template (shop_number, id)
+CREATE INDEX coupon_template_browse_shop ON @extschema@.coupon_template (shop_number, id)
     WHERE status = 'published';
-CREATE INDEX coupon_template_browse_category ON coupon_template (category, id)
+CREATE INDEX coupon_template_browse_category ON @extschema@.coupon_template (category, id)
     WHERE status = 'published';
 
-CREATE FUNCTION coupon_template_guard() RETURNS trigger
+CREATE FUNCTION @extschema@.coupon_template_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_template_guard';
-COMMENT ON FUNCTION coupon_template_guard() IS
+COMMENT ON FUNCTION @extschema@.coupon_template_guard() IS
     'keeps the shared cache right, and refuses changes that would break the books';
 
 -- Last of the row triggers by name, so that it sees what is really stored.
-CREATE TRIGGER zz_coupon_template_created AFTER INSERT OR UPDATE ON coupon_template
-    FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
-CREATE TRIGGER zz_coupon_template_guard BEFORE UPDATE OR DELETE ON coupon_template
-    FOR EACH ROW EXECUTE FUNCTION coupon_template_guard();
-CREATE TRIGGER zz_coupon_template_truncate BEFORE TRUNCATE ON coupon_template
-    FOR EACH STATEMENT EXECUTE FUNCTION coupon_template_guard();
-ALTER TABLE coupon_template
+CREATE TRIGGER zz_coupon_template_created AFTER INSERT OR UPDATE ON @extschema@.coupon_template
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_template_guard();
+CREATE TRIGGER zz_coupon_template_guard BEFORE UPDATE OR DELETE ON @extschema@.coupon_template
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_template_guard();
+CREATE TRIGGER zz_coupon_template_truncate BEFORE TRUNCATE ON @extschema@.coupon_template
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_template_guard();
+ALTER TABLE @extschema@.coupon_template
     ENABLE ALWAYS TRIGGER zz_coupon_template_created,
     ENABLE ALWAYS TRIGGER zz_coupon_template_guard,
     ENABLE ALWAYS TRIGGER zz_coupon_template_truncate;
 
 -- The owner and superusers are not subject to it; operators bound to a shop are.
-ALTER TABLE coupon_template ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_template_shop ON coupon_template
-    USING (coupon_shop_allowed(shop_number))
-    WITH CHECK (coupon_shop_allowed(shop_number));
+ALTER TABLE @extschema@.coupon_template ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_template_shop ON @extschema@.coupon_template
+    USING (@extschema@.coupon_shop_allowed(shop_number))
+    WITH CHECK (@extschema@.coupon_shop_allowed(shop_number));
 

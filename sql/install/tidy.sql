@@ -1,22 +1,37 @@
 -- Tidying: what time has done to coupons, and what is old
 
 -- Neither SECURITY DEFINER nor with SET: such procedures could not commit.
-CREATE PROCEDURE coupon_expire()
+CREATE PROCEDURE @extschema@.coupon_expire()
     LANGUAGE C
     AS 'MODULE_PATHNAME', 'coupon_expire';
-COMMENT ON PROCEDURE coupon_expire() IS
+COMMENT ON PROCEDURE @extschema@.coupon_expire() IS
     'stores the status "expired" with coupons that are; commits after each batch';
 
-CREATE PROCEDURE coupon_purge()
+CREATE PROCEDURE @extschema@.coupon_purge()
     LANGUAGE C
     AS 'MODULE_PATHNAME', 'coupon_purge';
-COMMENT ON PROCEDURE coupon_purge() IS
+COMMENT ON PROCEDURE @extschema@.coupon_purge() IS
     'deletes what is older than coupon.keep_coupons, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
+
+-- The stage of a task, if it is ours: an ordinary table of our owner.
+CREATE FUNCTION @extschema@.coupon_stage_drop(task_id bigint) RETURNS void
+    LANGUAGE plpgsql VOLATILE
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = '@extschema@'::regnamespace
+               AND c.relname = format('coupon_stage_%s', task_id)::name
+               AND c.relkind = 'r' AND c.relowner = current_user::regrole) THEN
+        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
+    END IF;
+END
+$$
+    SET search_path = pg_catalog, pg_temp;
+COMMENT ON FUNCTION @extschema@.coupon_stage_drop(bigint) IS 'drops the stage of a task that has ended; part of coupon_purge';
 
 -- Called by coupon_purge as the owner, one transaction each, until it answers 0.
 -- The stage comes first: where somebody reads it still, the task is left for
 -- another day, whole.
-CREATE FUNCTION coupon_task_purge(task_id bigint, finished_before timestamptz, max_rows bigint)
+CREATE FUNCTION @extschema@.coupon_task_purge(task_id bigint, finished_before timestamptz, max_rows bigint)
     RETURNS bigint
     LANGUAGE plpgsql VOLATILE
     AS $$
@@ -32,7 +47,7 @@ BEGIN
         RETURN 0;
     END IF;
     BEGIN
-        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
+        PERFORM @extschema@.coupon_stage_drop(task_id);
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
@@ -55,25 +70,25 @@ $$
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '1s'
     SET client_min_messages = warning;
-COMMENT ON FUNCTION coupon_task_purge(bigint, timestamptz, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_task_purge(bigint, timestamptz, bigint) IS
     'deletes a finished task with its records and stage, or so many of its records; part of coupon_purge';
 
 
 -- A stage that somebody read when its task ended.
-CREATE FUNCTION coupon_stage_purge() RETURNS bigint
+CREATE FUNCTION @extschema@.coupon_stage_purge() RETURNS bigint
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
-    stage regclass;
+    ended bigint;
     n bigint := 0;
 BEGIN
-    FOR stage IN
-        SELECT to_regclass(format('@extschema@.coupon_stage_%s', t.id)) FROM @extschema@.coupon_task t
+    FOR ended IN
+        SELECT t.id FROM @extschema@.coupon_task t
         WHERE t.state IN ('success', 'cancelled')
           AND to_regclass(format('@extschema@.coupon_stage_%s', t.id)) IS NOT NULL
     LOOP
         BEGIN
-            EXECUTE format('DROP TABLE %s CASCADE', stage);
+            PERFORM @extschema@.coupon_stage_drop(ended);
             n := n + 1;
         EXCEPTION WHEN lock_not_available THEN
             NULL;               -- another day
@@ -85,5 +100,5 @@ $$
     SET search_path = pg_catalog, pg_temp
     SET lock_timeout = '1s'
     SET client_min_messages = warning;
-COMMENT ON FUNCTION coupon_stage_purge() IS
+COMMENT ON FUNCTION @extschema@.coupon_stage_purge() IS
     'drops the stages of tasks that have ended, where they are still there; part of coupon_purge';

@@ -1,6 +1,6 @@
 -- Reading: templates and wallets
 
-CREATE VIEW coupon_held WITH (security_barrier) AS
+CREATE VIEW @extschema@.coupon_held WITH (security_barrier) AS
 SELECT c.id, c.user_id, c.template_id,
        CASE c.status
            WHEN 2 THEN 'used'
@@ -17,11 +17,11 @@ SELECT c.id, c.user_id, c.template_id,
        t.shop_number, t.issuer, t.name, t.category, t.discount_kind,
        t.discount_value, t.threshold_amount, t.max_discount, t.goods_ids,
        t.refund_policy, t.usage_note, t.unmet_note, t.image_url
-FROM user_coupon c LEFT JOIN coupon_template t ON t.id = c.template_id
-WHERE coupon_shop_allowed(t.shop_number);
-COMMENT ON VIEW coupon_held IS 'user_coupon with the status as it is now, and the columns of the template';
+FROM @extschema@.user_coupon c LEFT JOIN @extschema@.coupon_template t ON t.id = c.template_id
+WHERE @extschema@.coupon_shop_allowed(t.shop_number);
+COMMENT ON VIEW @extschema@.coupon_held IS 'user_coupon with the status as it is now, and the columns of the template';
 
-CREATE TYPE coupon_template_page AS (
+CREATE TYPE @extschema@.coupon_template_page AS (
     id bigint, shop_number bigint, issuer text, name text, category text,
     open_to text, status text, receive_start timestamptz, receive_end timestamptz,
     total_stock bigint, stock_left bigint, claim_state text, per_user_limit int,
@@ -31,24 +31,24 @@ CREATE TYPE coupon_template_page AS (
     usage_note text, unmet_note text, image_url text,
     created_at timestamptz, updated_at timestamptz
 );
-COMMENT ON TYPE coupon_template_page IS 'a row of coupon_template_get and coupon_browse';
+COMMENT ON TYPE @extschema@.coupon_template_page IS 'a row of coupon_template_get and coupon_browse';
 
-CREATE FUNCTION coupon_template_get(template_id bigint)
-    RETURNS SETOF coupon_template_page
+CREATE FUNCTION @extschema@.coupon_template_get(template_id bigint)
+    RETURNS SETOF @extschema@.coupon_template_page
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_template_get';
-COMMENT ON FUNCTION coupon_template_get(bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_template_get(bigint) IS
     'the template with stock_left and claim_state: upcoming, open, sold_out, ended or offline';
 
-CREATE FUNCTION coupon_browse(category text DEFAULT NULL, shop_number bigint DEFAULT NULL,
+CREATE FUNCTION @extschema@.coupon_browse(category text DEFAULT NULL, shop_number bigint DEFAULT NULL,
                               page_size int DEFAULT 20, before_id bigint DEFAULT NULL)
-    RETURNS SETOF coupon_template_page
+    RETURNS SETOF @extschema@.coupon_template_page
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20
     AS 'MODULE_PATHNAME', 'coupon_browse';
-COMMENT ON FUNCTION coupon_browse(text, bigint, int, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_browse(text, bigint, int, bigint) IS
     'published templates, newest first; the next page is before_id = the last id of this one';
 
-CREATE TYPE coupon_wallet_page AS (
+CREATE TYPE @extschema@.coupon_wallet_page AS (
     user_coupon_id bigint, template_id bigint, shop_number bigint, issuer text,
     name text, category text, status text, discount_kind text,
     discount_value numeric, threshold_amount numeric, max_discount numeric,
@@ -57,19 +57,19 @@ CREATE TYPE coupon_wallet_page AS (
     locked_until timestamptz, used_at timestamptz, discount numeric,
     usage_note text, unmet_note text, image_url text
 );
-COMMENT ON TYPE coupon_wallet_page IS 'a row of coupon_wallet';
+COMMENT ON TYPE @extschema@.coupon_wallet_page IS 'a row of coupon_wallet';
 
-CREATE FUNCTION coupon_wallet(user_id bigint, status text DEFAULT NULL,
+CREATE FUNCTION @extschema@.coupon_wallet(user_id bigint, status text DEFAULT NULL,
                               page_size int DEFAULT 20, before_id bigint DEFAULT NULL)
-    RETURNS SETOF coupon_wallet_page
+    RETURNS SETOF @extschema@.coupon_wallet_page
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20
     AS 'MODULE_PATHNAME', 'coupon_wallet';
-COMMENT ON FUNCTION coupon_wallet(bigint, text, int, bigint) IS
+COMMENT ON FUNCTION @extschema@.coupon_wallet(bigint, text, int, bigint) IS
     'the coupons of a user, newest first, all that a wallet page shows';
 
-CREATE FUNCTION coupon_wallet_count(user_id bigint)
+CREATE FUNCTION @extschema@.coupon_wallet_count(user_id bigint)
     RETURNS TABLE (status text, n bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 5
     AS 'MODULE_PATHNAME', 'coupon_wallet_count';
-COMMENT ON FUNCTION coupon_wallet_count(bigint) IS 'how many coupons of each status a user has now';
+COMMENT ON FUNCTION @extschema@.coupon_wallet_count(bigint) IS 'how many coupons of each status a user has now';
 

@@ -1,0 +1,13 @@
+/*
+ * caller.h
+ *		Functions that are not ours run as the caller, also where a statement
+ *		of ours runs them as the owner of the extension.
+ */
+#ifndef COUPON_CALLER_H
+#define COUPON_CALLER_H
+
+extern void CallerInit(void);
+extern void CallerBeginScope(Oid caller, int sec_context, Oid owner);
+extern void CallerEndScope(void);
+
+#endif							/* COUPON_CALLER_H */
