@@ -85,6 +85,7 @@ OBJS = \
 	src/render_mail.o \
 	src/render_text.o \
 	src/role.o \
+	src/row.o \
 	src/rows.o \
 	src/section.o \
 	src/stage.o \

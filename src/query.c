@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/tupconvert.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -148,7 +149,8 @@ QueryValue(int row, int column, bool *isnull)
 
 /*
  * QueryMaterialize is the whole body of a set-returning function that reads:
- * runs the statement and returns all its rows.
+ * runs the statement and returns all its rows.  Raises 42804 where the row type
+ * is not as it was installed.
  */
 Datum
 QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
@@ -156,13 +158,22 @@ QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	QueryScope	scope;
+	TupleConversionMap *map;
 	uint64		rows;
 
 	InitMaterializedSRF(fcinfo, 0);
 	QueryBegin(&scope);
 	rows = QueryRun(query, values, nulls);
+	/* ALTER TYPE may have changed the one, and not the other. */
+	map = convert_tuples_by_position(SPI_tuptable->tupdesc, rsinfo->setDesc,
+									 "the row type of a function of coupon is not as it was installed");
 	for (uint64 i = 0; i < rows; i++)
-		tuplestore_puttuple(rsinfo->setResult, SPI_tuptable->vals[i]);
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+
+		tuplestore_puttuple(rsinfo->setResult,
+							map == NULL ? row : execute_attr_map_tuple(row, map));
+	}
 	QueryEnd(&scope);
 
 	return (Datum) 0;

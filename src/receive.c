@@ -25,6 +25,7 @@
 #include "outcome.h"
 #include "query.h"
 #include "role.h"
+#include "row.h"
 
 PG_FUNCTION_INFO_V1(coupon_receive);
 PG_FUNCTION_INFO_V1(coupon_receive_many);
@@ -99,27 +100,13 @@ ReceiveDesc(Oid function)
 {
 	static Oid	desc_of = InvalidOid;
 	static Oid	type;
-	TupleDesc	desc;
 
 	if (unlikely(desc_of != function))
 	{
 		type = get_func_rettype(function);
 		desc_of = function;
 	}
-	desc = lookup_type_cache(type, TYPECACHE_TUPDESC)->tupDesc;
-	for (int i = 0; desc != NULL && i < lengthof(receive_types); i++)
-	{
-		if (desc->natts != lengthof(receive_types) ||
-			TupleDescAttr(desc, i)->attisdropped ||
-			TupleDescAttr(desc, i)->atttypid != receive_types[i])
-			desc = NULL;
-	}
-	if (desc == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
-				 errmsg("type %s is not as it was installed", format_type_be(type)),
-				 errhint("Undo what was changed with ALTER TYPE.")));
-	return desc;
+	return lookup_type_cache(type, TYPECACHE_TUPDESC)->tupDesc;
 }
 
 /*
@@ -148,8 +135,9 @@ coupon_receive(PG_FUNCTION_ARGS)
 	ClaimCoupons(&request, &user_id, 1, &result);
 
 	FillResult(&result, values, nulls);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(ReceiveDesc(fcinfo->flinfo->fn_oid),
-													  values, nulls)));
+	PG_RETURN_DATUM(HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
+											  receive_types, lengthof(receive_types),
+											  values, nulls)));
 }
 
 static int

@@ -29,6 +29,7 @@
 #include "catalog.h"
 #include "query.h"
 #include "role.h"
+#include "row.h"
 #include "stock.h"
 #include "template.h"
 
@@ -36,6 +37,11 @@ PG_FUNCTION_INFO_V1(coupon_verify);
 PG_FUNCTION_INFO_V1(coupon_stock_rebuild);
 
 #define VERIFY_COLUMNS 10
+
+/* Of coupon_verify_row. */
+static const Oid verify_types[VERIFY_COLUMNS] = {
+	INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, BOOLOID, TEXTOID
+};
 
 typedef struct Before
 {
@@ -164,7 +170,9 @@ VerifyRow(ReturnSetInfo *rsinfo, int row, const Before *all, int nall)
 	values[8] = BoolGetDatum(problem == NULL);
 	values[9] = problem ? CStringGetTextDatum(problem) : (Datum) 0;
 	nulls[9] = problem == NULL;
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	tuplestore_puttuple(rsinfo->setResult,
+						RowForm(rsinfo->setDesc, verify_types, VERIFY_COLUMNS,
+								values, nulls));
 }
 
 /*
