@@ -18,9 +18,9 @@
 #define REMIND_TEMPLATES_AFTER_1 \
 	"WITH RECURSIVE reminded AS (" \
 	" SELECT (SELECT template_id FROM %1$s.coupon_remind" \
-	"  WHERE template_id > $1 ORDER BY template_id LIMIT 1) AS id" \
+	"  WHERE template_id OPERATOR(pg_catalog.>) $1 ORDER BY template_id LIMIT 1) AS id" \
 	" UNION ALL SELECT (SELECT r.template_id FROM %1$s.coupon_remind r" \
-	"  WHERE r.template_id > reminded.id ORDER BY r.template_id LIMIT 1)" \
+	"  WHERE r.template_id OPERATOR(pg_catalog.>) reminded.id ORDER BY r.template_id LIMIT 1)" \
 	" FROM reminded WHERE reminded.id IS NOT NULL)"
 
 extern TimestampTz RemindMoment(TimestampTz start, int minutes);

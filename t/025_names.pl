@@ -45,7 +45,7 @@ sub remarks
 	{
 		$cte{ $t[$i][1] } = 1 if $t[$i][0] eq 'word' && ($t[ $i + 1 ] // [ '', '' ])->[1] eq 'AS'
 		  && ($t[ $i + 2 ] // [ '', '' ])->[1] =~ /^(?:\(|MATERIALIZED|NOT)$/;
-		$cte{ $t[$i][1] } = 1 if $i > 0 && $t[ $i - 1 ][1] =~ /^(?:WITH|RECURSIVE)$/;
+		$cte{ $t[$i][1] } = 1 if $i > 0 && $t[ $i - 1 ][1] =~ /^(?:WITH|RECURSIVE)$/;	# name (columns) AS
 	}
 	push @clause, '';
 	for my $i (0 .. $#t)
@@ -114,10 +114,15 @@ sub statements_of_c
 	my $source = slurp_file($path);
 	$source =~ s{/\*.*?\*/}{}gs;
 	my $literal = qr/"(?:[^"\\]|\\.)*"/;
-	while ($source =~ s/^#define (\w+) ($literal(?:\s*\\?\s*$literal)*)\s*$//m)
+	my $headers = join '', map { slurp_file($_) } glob 'src/*.h src/*/*.h';
+	for my $text ($headers, my $copy = $source)
 	{
-		my ($name, $value) = ($1, $2);
-		$source =~ s/\b$name\b/$value/g;
+		while ($text =~ /^#define (\w+)[\s\\]+($literal(?:[ \t]*\\?\s*$literal)*)/gm)
+		{
+			my ($name, $value) = ($1, $2);
+			$value =~ s/\\\n//g;
+			$source =~ s/(?<!define )\b$name\b/$value/g;
+		}
 	}
 	my @statements;
 	while ($source =~ /(\w*\(?)\s*((?:$literal\s*(?:INT64_FORMAT\s*)?)+)/g)
@@ -159,4 +164,51 @@ for my $file (sort glob 'src/*.c src/*/*.c bgworker/*.c bgworker/*/*.c')
 	}
 }
 cmp_ok($n, '>', 80, "$n statements in C were read");
+
+# What is installed: the script pins its path first of all, and so does each function
+# with a body that is parsed when it is called.  What is left are names of ours, and
+# what is given to our functions.
+my %script = map { $_ => slurp_file($_) } sort glob 'sql/install/*.sql';
+like($script{'sql/install/guard.sql'} =~ s{/\*.*?\*/|^--[^\n]*|^\\[^\n]*}{}gmsr, qr/^\s*SET LOCAL search_path = pg_catalog, pg_temp;/, 'the script pins its path');
+my %ours = map { $_ => 1 } map { /^CREATE (?:TABLE|VIEW|FUNCTION|PROCEDURE|TYPE|AGGREGATE) \@extschema\@\.(\w+)/gm } values %script;
+cmp_ok(scalar keys %ours, '>', 100, scalar(keys %ours) . ' objects are installed');
+
+# What is wrong with installed SQL: names of ours without their schema, arguments of
+# ours without a type, functions without a path.
+sub remarks_installed
+{
+	my ($sql) = @_;
+	my @remarks;
+	$sql =~ s/^\s*--[^\n]*$//gm;
+	$sql =~ s/^COMMENT ON .*? IS\s+'(?:[^']|'')*';//gms;
+	push @remarks, "not qualified: $1" while $sql =~ /^CREATE (?:TABLE|VIEW|FUNCTION|PROCEDURE|TYPE|AGGREGATE) (?!\@extschema\@\.)(\S+)/gm;
+	my @bodies = $sql =~ /\$\$(.*?)\$\$/gs;
+	$sql =~ s/\$\$.*?\$\$/body/gs;
+	while ($sql =~ /^CREATE (?:FUNCTION|PROCEDURE) (\S+?)\(.*?;\s*$/gms)
+	{
+		my ($text, $name) = ($&, $1);
+		push @remarks, "$name does not pin its path"
+		  if $text =~ /LANGUAGE (?:sql|plpgsql)/ && $text !~ /BEGIN ATOMIC/ && $text !~ /SET search_path = pg_catalog, pg_temp/;
+		push @remarks, "$name is SECURITY DEFINER" if $text =~ /SECURITY DEFINER/;
+	}
+	$sql = join "\n", map { s/'(?:[^']|'')*'/''/gr } $sql, @bodies;
+	for my $name (keys %ours)
+	{
+		while ($sql =~ /(?:FROM|JOIN|INTO|UPDATE|SELECT|PERFORM|CALL|DEFAULT|,|\()\s+$name\b(?!\.)/g)
+		{
+			push @remarks, "not qualified: $&";
+		}
+		while ($sql =~ /\@extschema\@\.$name\((?!.*--)([^()]*)\)/g)
+		{
+			push @remarks, "not typed: $name($_)" for grep { /^\s*(?:''|NULL)\s*$/ } split /,/, $1;
+		}
+	}
+	return @remarks;
+}
+for my $bad ("CREATE TABLE t (a int);", "CREATE FUNCTION \@extschema\@.f() RETURNS int\n    LANGUAGE sql AS 'SELECT 1';\n",
+	"CREATE VIEW \@extschema\@.v AS SELECT * FROM coupon_task;", "CREATE VIEW \@extschema\@.v AS SELECT \@extschema\@.coupon_shop_allowed(NULL);")
+{
+	isnt(join('', remarks_installed($bad)), '', 'refused: ' . substr($bad, 0, 60) =~ s/\n/ /gr);
+}
+is(join("\n", remarks_installed($script{$_})), '', $_) for sort keys %script;
 done_testing();

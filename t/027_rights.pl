@@ -1,0 +1,256 @@
+# Nobody gets the rights of the extension's owner, a superuser: not by a trigger, a
+# CHECK or a default of the shop's that trips over a temporary table, not by a
+# function, operator or view that takes the place of what our SQL means.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't';
+use CouponTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('rights', "coupon.databases = ''");
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# Runs statements as a role, and returns output and errors.
+sub as_role
+{
+	my ($role, $sql) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', $sql, extra_params => [ '-U', $role ], on_error_stop => 0);
+	return ($out, $err);
+}
+sub supers { return sql(q{SELECT string_agg(rolname, ' ' ORDER BY rolname) FROM pg_roles WHERE rolsuper}); }
+
+my $owner = sql('SELECT current_user');
+sql(q{
+	CREATE ROLE app LOGIN; CREATE ROLE office LOGIN; CREATE ROLE watch LOGIN;
+	SELECT coupon_grant('app', 'application'), coupon_grant('office', 'operator'), coupon_grant('watch', 'monitor');
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, receive_start)
+	VALUES (1, 'a', 1000, 1, 'published', now()), (2, 'b', 1000, 1, 'published', now() + interval '2 hours')});
+
+# A trigger that says "audit" and means the shop's table; a session that has a
+# temporary table of that name, and a trigger on it that wants more.
+sql(q{
+	CREATE TABLE public.audit (who name, what text);
+	CREATE FUNCTION public.audits() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO audit VALUES (current_user, TG_TABLE_NAME);
+		RETURN COALESCE(NEW, OLD);
+	END $$});
+my $trap = q{
+	CREATE TEMP TABLE audit (who name, what text);
+	CREATE FUNCTION pg_temp.wants() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		EXECUTE format('ALTER ROLE %I SUPERUSER', session_user);
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER wants BEFORE INSERT ON pg_temp.audit FOR EACH ROW EXECUTE FUNCTION pg_temp.wants();
+};
+my %calls = (
+	user_coupon => [ app => 'SELECT outcome FROM coupon_receive(1, 1)' ],
+	coupon_remind => [ app => q{SELECT outcome FROM coupon_remind_create(2, 1, 'app', 30)} ],
+	coupon_contact => [ app => q{SELECT coupon_contact_set(1, 'app', 'x')} ],
+	coupon_task => [ office => q{SELECT task_id FROM coupon_task_create('t', 1)} ],
+	coupon_channel => [ office => q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/')} ],
+	coupon_message => [ office => q{SELECT coupon_message_set('reminder', 'app', 's', 'b')} ],
+	coupon_notification => [ office => q{SELECT * FROM coupon_channel_test('app', 'x')} ],
+	coupon_stock => [ office => 'SELECT coupon_fold()' ],
+	coupon_watermark => [ office => 'SELECT coupon_fold()' ],
+	coupon_template => [ office => q{UPDATE coupon_template SET name = 'x' WHERE id = 2} ]);
+sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/'); SELECT coupon_receive(1, 99)});
+for my $table (sort keys %calls)
+{
+	my ($role, $call) = @{ $calls{$table} };
+	for my $when ('BEFORE', 'AFTER')
+	{
+		sql("CREATE TRIGGER audits $when INSERT OR UPDATE OR DELETE ON $table FOR EACH ROW EXECUTE FUNCTION public.audits()");
+		my ($out, $err) = as_role($role, "$trap $call");
+		is(supers(), $owner, "$table, $when: a temporary table gives $role nothing");
+		like($err, qr/permission denied|must be superuser|[Oo]nly roles/, "$table, $when: the trigger was at work, as $role");
+		sql("DROP TRIGGER audits ON $table");
+	}
+}
+is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
+
+# The same by a CHECK, a default, and an index.
+sql(q{
+	CREATE FUNCTION public.notes_look() RETURNS void LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO audit VALUES (current_user, 'looks');
+	END $$;
+	CREATE FUNCTION public.looks(bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
+	BEGIN
+		PERFORM public.notes_look();
+		RETURN $1;
+	END $$});
+for my $how (
+	[ 'ALTER TABLE user_coupon ADD CONSTRAINT looks CHECK (public.looks(user_id) > 0) NOT VALID', 'ALTER TABLE user_coupon DROP CONSTRAINT looks' ],
+	[ 'ALTER TABLE user_coupon ADD COLUMN looks bigint; ALTER TABLE user_coupon ALTER COLUMN looks SET DEFAULT public.looks(1)', 'ALTER TABLE user_coupon DROP COLUMN looks' ],
+	[ 'TRUNCATE user_coupon, coupon_stock, coupon_watermark; CREATE INDEX looks ON user_coupon (public.looks(user_id))', 'DROP INDEX looks' ])
+{
+	sql($how->[0]);
+	my ($out, $err) = as_role('app', "$trap SELECT outcome FROM coupon_receive(1, 7)");
+	is(supers(), $owner, "$how->[0]");
+	like($err, qr/permission denied|must be superuser|[Oo]nly roles/, 'it was at work, as app');
+	sql($how->[1]);
+}
+
+# What a shop's trigger may do is what its caller may; or its author, who says so.
+sql(q{
+	CREATE OR REPLACE FUNCTION public.audits() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO public.audit VALUES (current_user, current_setting('search_path'));
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER audits AFTER INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION public.audits()});
+like((as_role('app', 'SELECT outcome FROM coupon_receive(1, 10)'))[1], qr/permission denied for table audit/, 'without a right to the table');
+sql('GRANT INSERT ON audit TO app');
+is((as_role('app', 'SELECT outcome FROM coupon_receive(1, 10)'))[0], 'ok', 'with one');
+is(sql('SELECT * FROM audit'), 'app|pg_catalog, pg_temp', 'it runs as the caller, on our search path');
+sql(q{REVOKE INSERT ON audit FROM app; TRUNCATE audit; ALTER FUNCTION public.audits() SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp});
+is((as_role('app', 'SELECT outcome FROM coupon_receive(1, 11)'))[0], 'ok', 'with rights of its own');
+is(sql('SELECT * FROM audit'), "$owner|pg_catalog, public, pg_temp", 'it runs as its owner, on its own path');
+is(sql('SELECT code FROM coupon_receive(1, 12)'), '0', 'for a superuser too');
+# It calls others, which keep its rights; an error in it is caught, and the next goes on as before.
+sql(q{
+	TRUNCATE audit;
+	CREATE FUNCTION public.notes(text) RETURNS void LANGUAGE sql AS 'INSERT INTO public.audit VALUES (current_user, $1)';
+	CREATE OR REPLACE FUNCTION public.audits() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+	BEGIN
+		BEGIN PERFORM 1 / 0; EXCEPTION WHEN division_by_zero THEN PERFORM public.notes('caught'); END;
+		PERFORM public.notes('after');
+		RETURN NEW;
+	END $$;
+	CREATE FUNCTION public.says() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		BEGIN
+			PERFORM coupon_receive(1, 13);
+			PERFORM 1 / 0;
+		EXCEPTION WHEN OTHERS THEN NULL;
+		END;
+		RAISE NOTICE 'says %', current_user;
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER zays AFTER INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION public.says()});
+like((as_role('app', 'SELECT outcome FROM coupon_receive(1, 14)'))[1], qr/says app/, 'a caught error leaves the caller who he is');
+is(sql('SELECT * FROM audit'), "$owner|caught\n$owner|after", 'and the other trigger who it is');
+sql('DROP TRIGGER audits ON user_coupon; DROP TRIGGER zays ON user_coupon');
+
+# Functions and operators that fit an untyped literal, or another type, better.
+# Each raises an error; our SQL never calls one.
+sql(q{
+	CREATE SCHEMA shop;
+	GRANT CREATE, USAGE ON SCHEMA shop TO app;
+	DROP EXTENSION coupon CASCADE});
+my $decoy = q{RETURNS %s LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''decoy''; END'};
+my @bodies;
+for my $f ('count(text)', 'max(text)', 'min(text)', 'sum(text)', 'unnest(text)', 'statement_timestamp(text)', 'clock_timestamp(text)', 'make_interval(text)',
+	'round(text)', 'format(text, int)', 'format(text, name)', 'format(text, regprocedure)', 'format(text, text)', 'format(text, bigint)', 'string_agg(text, text)', 'jsonb_typeof(text)',
+	'cardinality(text)', 'array_position(bigint[], text)', 'pg_has_role(text, text)', 'pg_extension_config_dump(text, text)', 'acldefault(text, oid)', 'quote_ident(name)')
+{
+	push @bodies, "CREATE FUNCTION shop.$f " . sprintf($decoy, 'text') . ';';
+}
+for my $op ('=(text, varchar)', '<>(text, varchar)', '=(text, name)', '=(name, text)', '~(name, text)', '>(int, smallint)', '=(bigint, smallint)', '>(bigint, smallint)', '=(smallint, text)',
+	'>(numeric, int)', '||(text, name)', '<=(timestamptz, text)', '=(regproc, oid)', '+(text, int)')
+{
+	my ($name, $left, $right) = $op =~ /^([^(]+)\((.*), (.*)\)$/;
+	(my $f = "d_$left$right" . unpack('H*', $name)) =~ s/\W/_/g;
+	push @bodies, "CREATE FUNCTION shop.$f($left, $right) " . sprintf($decoy, 'boolean') . ";\n"
+	  . "CREATE OPERATOR shop.$name (LEFTARG = $left, RIGHTARG = $right, FUNCTION = shop.$f);";
+}
+is((as_role('app', join "\n", @bodies))[1], '', 'decoys before CREATE EXTENSION');
+my ($rc, $out, $err) = $node->psql('postgres', 'CREATE EXTENSION coupon SCHEMA shop');
+like($err, qr/^psql:\S+ WARNING:  objects can be created in the schema of the extension by app\n.*HINT:  Give it a schema of its own/s, 'a warning, and nothing else');
+like(sql(q{SET search_path = shop; SELECT status, detail, advice FROM coupon_health WHERE check_name = 'schema'}),
+	qr/^warning\|objects can be created in schema shop by app\|REVOKE CREATE ON SCHEMA shop/, 'coupon_health tells');
+is(sql(q{
+	SELECT d.classid::regclass, d.objid, d.refclassid::regclass, pg_describe_object(d.refclassid, d.refobjid, 0)
+	FROM pg_depend d
+	WHERE (d.refclassid, d.refobjid) IN (SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE proowner = 'app'::regrole
+		UNION ALL SELECT 'pg_operator'::regclass, oid FROM pg_operator WHERE oprowner = 'app'::regrole)
+	AND (d.classid, d.objid) NOT IN (SELECT 'pg_operator'::regclass, oid FROM pg_operator WHERE oprowner = 'app'::regrole)}),
+	'', 'nothing that was installed depends on a decoy');
+
+# And around each function of ours: the same with text, and with numbers of another width, in place of each argument.
+@bodies = split /\n;\n/, sql(q{
+	SELECT DISTINCT format('CREATE FUNCTION shop.%I(%s) RETURNS text LANGUAGE plpgsql AS %L', p.proname,
+		string_agg(CASE WHEN x.n <> a.n THEN format_type(a.type, NULL) ELSE x.other END, ', ' ORDER BY a.n),
+		'BEGIN RAISE EXCEPTION ''decoy''; END') || E'\n;'
+	FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+	CROSS JOIN LATERAL unnest(p.proargtypes) WITH ORDINALITY AS a (type, n)
+	CROSS JOIN LATERAL (SELECT n, other FROM unnest(p.proargtypes) WITH ORDINALITY AS t (type, n), unnest(ARRAY['text', 'int', 'bigint']) other
+		WHERE other::regtype <> t.type) x
+	WHERE p.pronamespace = 'shop'::regnamespace AND p.prokind = 'f' AND NOT ('internal'::regtype = ANY (p.proargtypes))
+	GROUP BY p.oid, p.proname, x.n, x.other});
+s/\n;\s*$// for @bodies;
+push @bodies, map {
+	"CREATE FUNCTION shop.d_" . unpack('H*', $_) . "(shop.remind_bitmap, text) " . sprintf($decoy, 'boolean') . ";\n"
+	  . "CREATE OPERATOR shop.$_ (LEFTARG = shop.remind_bitmap, RIGHTARG = text, FUNCTION = shop.d_" . unpack('H*', $_) . ')'
+} ('=', '<>', '-', '&', '|', '@>', '<@');
+sql(q{GRANT USAGE ON TYPE shop.remind_bitmap TO app});
+my ($made, $refused) = as_role('app', join "\n", map { "$_;" } @bodies);
+unlike($refused, qr/ERROR:  (?!function "\w+" already exists)/, 'decoys around ours');
+cmp_ok(sql(q{SELECT count(*) FROM pg_proc WHERE proowner = 'app'::regrole}), '>', 100, 'many of them');
+
+# All of our verbs, by users whose search path begins in that schema.
+sql(q{
+	SELECT shop.coupon_grant('app'::regrole, 'application'::text, NULL::bigint), shop.coupon_grant('office'::regrole, 'operator'::text, NULL::bigint),
+	       shop.coupon_grant('watch'::regrole, 'monitor'::text, NULL::bigint);
+	ALTER ROLE ALL SET search_path = shop, public;
+	INSERT INTO shop.coupon_template (id, name, total_stock, discount_value, status, receive_start)
+	VALUES (1, 'a', 1000, 1, 'published', now()), (2, 'b', 1000, 1, 'published', now() + interval '2 hours')});
+for my $call (
+	[ app => 'coupon_receive(1::bigint, 1::bigint, NULL::text, \'center\'::text)' ],
+	[ app => "coupon_receive_many(1::bigint, '{2,3}'::bigint[], 'center'::text, NULL::text)" ],
+	[ app => 'coupon_receive_new_user(4::bigint)' ],
+	[ app => 'coupon_template_get(1::bigint)' ],
+	[ app => 'coupon_browse(NULL::text, NULL::bigint, 20::int, NULL::bigint)' ],
+	[ app => 'coupon_wallet(1::bigint, NULL::text, 20::int, NULL::bigint)' ],
+	[ app => 'coupon_wallet_count(1::bigint)' ],
+	[ app => q{coupon_remind_create(2::bigint, 1::bigint, 'app'::text, 30::int)} ],
+	[ app => 'coupon_remind_list(1::bigint, 20::int, NULL::bigint)' ],
+	[ app => q{coupon_remind_cancel(2::bigint, 1::bigint, 'app'::text, 30::int)} ],
+	[ app => q{coupon_remind_create(2::bigint, 1::bigint, 'app'::text, 60::int)} ],
+	[ app => q{coupon_contact_set(1::bigint, 'app'::text, 'x'::text)} ],
+	[ office => 'coupon_fold()' ],
+	[ office => 'coupon_stock_rebuild(1::bigint)' ],
+	[ office => 'coupon_verify(NULL::bigint)' ],
+	[ office => q{coupon_channel_set('app'::text, 'http://127.0.0.1:1/'::text, NULL::text, NULL::jsonb, NULL::text, NULL::text, NULL::text, NULL::text, 1::int, 64::int, '10 s'::interval, true::boolean)} ],
+	[ office => q{coupon_channel_enable('app'::text, true)} ],
+	[ office => q{coupon_message_set('coupon'::text, 'app'::text, 's'::text, 'b'::text)} ],
+	[ office => q{coupon_channel_test('app'::text, 'x'::text)} ],
+	[ office => q{coupon_channel_preview('coupon'::text, 'app'::text, 1::bigint)} ],
+	[ office => 'coupon_notification_replay(NULL::bigint, NULL::text)' ],
+	[ office => 'coupon_remind_tick()' ],
+	[ office => q{coupon_task_create('t'::text, 1::bigint, '{app}'::text[], 2::bigint, NULL::text)} ],
+	[ office => q{coupon_stuck('1 second'::interval)} ],
+	(map { [ watch => $_ ] } qw(coupon_health coupon_stat coupon_stat_cache coupon_stat_worker coupon_stat_channel coupon_task_progress coupon_held coupon_reminders)),
+	[ $owner => q{coupon_cron_jobs()} ])
+{
+	my ($role, $what) = @$call;
+	my ($answer, $error) = as_role($role, "SELECT * FROM $what");
+	is($error, '', "$role: " . substr($what, 0, 40));
+}
+my $task = sql('SELECT max(id) FROM coupon_task');
+is((as_role('office', "INSERT INTO coupon_stage_$task (user_id) SELECT 'x' || g FROM generate_series(1, 3) g; INSERT INTO coupon_stage_$task (user_id) SELECT g FROM generate_series(1, 30) g;"
+	  . " CALL coupon_task_run(${task}::bigint)"))[1] =~ /ERROR/, '', 'office: a distribution');
+is(sql("SELECT state, issued, failed FROM coupon_task WHERE id = $task"), 'success|27|6', 'has done what it should');
+is((as_role($owner, 'SET coupon.keep_coupons = 1; SET coupon.keep_tasks = 1; SET coupon.keep_notifications = 1; SET coupon.keep_reminders = 1; CALL coupon_expire(); CALL coupon_purge()'))[1],
+	'', 'tidying');
+is(supers(), $owner, 'and there is one superuser');
+
+# A stage that is something else by now.
+$task = sql(q{SELECT task_id FROM coupon_task_create('t'::text, 1::bigint, '{}'::text[], 2::bigint, NULL::text)});
+sql("INSERT INTO coupon_stage_$task (user_id) VALUES ('50'); SELECT * FROM coupon_task_submit(${task}::bigint, 'infinity'::timestamptz); DROP TABLE coupon_stage_$task");
+is((as_role('app', qq{
+	CREATE FUNCTION shop.wants() RETURNS text LANGUAGE plpgsql AS 'BEGIN ALTER ROLE app SUPERUSER; RETURN 51; END';
+	CREATE VIEW shop.coupon_stage_$task AS SELECT shop.wants() AS user_id, 1::bigint AS line}))[1], '', 'a view in its place');
+like((as_role($owner, "CALL coupon_task_run(${task}::bigint)"))[1], qr/"coupon_stage_\d+" is not the stage that was made for its task/, 'is not read');
+is((as_role($owner, "SELECT outcome FROM coupon_task_cancel(${task}::bigint)"))[1] =~ /superuser/, '', 'nor dropped by a cancel');
+sql("DROP VIEW shop.coupon_stage_$task");
+is((as_role('app', "CREATE TABLE shop.coupon_stage_$task (user_id text, line bigint); INSERT INTO shop.coupon_stage_$task VALUES ('51', 1)"))[1], '', "a table of somebody's");
+like((as_role($owner, "CALL coupon_task_run(${task}::bigint)"))[1], qr/is not the stage that was made|cancelled/, 'is not read either');
+is(supers(), $owner, 'and there is still one superuser');
+$node->stop;
+done_testing();
