@@ -32,10 +32,10 @@
 
 /* Only for the attempt that is waited for. */
 #define OF_ANSWERS \
-	" ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4), unnest($5)," \
-	"  unnest($6), unnest($7))" \
+	" unnest($1, $2, $3, $4, $5, $6, $7)" \
 	" AS a (id, attempts, sent_at, next_at, status, error, state)" \
-	" WHERE n.id = a.id AND n.attempts = a.attempts AND n.leased_until IS NOT NULL"
+	" WHERE n.id OPERATOR(pg_catalog.=) a.id" \
+	" AND n.attempts OPERATOR(pg_catalog.=) a.attempts AND n.leased_until IS NOT NULL"
 
 /* Columns of coupon_notification_history as it is installed. */
 enum

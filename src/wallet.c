@@ -32,10 +32,14 @@ PG_FUNCTION_INFO_V1(coupon_wallet_count);
 #define TEMPLATE_COLUMNS \
 	"SELECT id, shop_number, issuer, name, category, open_to, status," \
 	" receive_start, receive_end, total_stock, stock_left," \
-	" CASE WHEN status <> 'published' THEN 'offline'" \
-	"  WHEN statement_timestamp() >= LEAST(receive_end, use_end) THEN 'ended'" \
-	"  WHEN statement_timestamp() < receive_start THEN 'upcoming'" \
-	"  WHEN stock_left = 0 THEN 'sold_out' ELSE 'open' END," \
+	" CASE WHEN status OPERATOR(pg_catalog.<>) 'published'::pg_catalog.text" \
+	"   THEN 'offline'::pg_catalog.text" \
+	"  WHEN pg_catalog.statement_timestamp()" \
+	"   OPERATOR(pg_catalog.>=) LEAST(receive_end, use_end) THEN 'ended'::pg_catalog.text" \
+	"  WHEN pg_catalog.statement_timestamp() OPERATOR(pg_catalog.<) receive_start" \
+	"   THEN 'upcoming'::pg_catalog.text" \
+	"  WHEN stock_left OPERATOR(pg_catalog.=) 0 THEN 'sold_out'::pg_catalog.text" \
+	"  ELSE 'open'::pg_catalog.text END," \
 	" per_user_limit, discount_kind, discount_value, threshold_amount," \
 	" max_discount, goods_ids, use_validity, use_start, use_end," \
 	" refund_policy, usage_note, unmet_note, image_url, created_at, updated_at" \
@@ -44,16 +48,18 @@ PG_FUNCTION_INFO_V1(coupon_wallet_count);
 
 static OwnerQuery template_get = {
 	TEMPLATE_COLUMNS
-	"t.id = $1 AND ($2 IS NULL OR t.shop_number = ANY ($2)) OFFSET 0) x",
+	"t.id OPERATOR(pg_catalog.=) $1"
+	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($2)) OFFSET 0) x",
 	2, {INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery browse = {
 	TEMPLATE_COLUMNS
-	"t.status = 'published' AND ($1 IS NULL OR t.category = $1)"
-	" AND ($2 IS NULL OR t.shop_number = $2)"
-	" AND ($4 IS NULL OR t.id < $4)"
-	" AND ($5 IS NULL OR t.shop_number = ANY ($5))"
+	"t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	" AND ($1 IS NULL OR t.category OPERATOR(pg_catalog.=) $1)"
+	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) $2)"
+	" AND ($4 IS NULL OR t.id OPERATOR(pg_catalog.<) $4)"
+	" AND ($5 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($5))"
 	" ORDER BY t.id DESC LIMIT $3) x ORDER BY id DESC",
 	5, {TEXTOID, INT8OID, INT4OID, INT8OID, INT8ARRAYOID}
 };

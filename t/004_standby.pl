@@ -58,7 +58,12 @@ $older->append_conf('postgresql.conf', "shared_preload_libraries = 'pg_stat_stat
 $older->restart;
 my ($rc, $out, $err) = $older->psql('postgres', "\\set VERBOSITY verbose\nSELECT coupon_receive(1, 1)");
 like($err, qr/VC001/, 'no preload: VC001');
-like($err, qr/ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements, coupon'/, 'the hint is the line to run');
+like($err, qr/HINT:  Run ALTER SYSTEM SET shared_preload_libraries = 'pg_stat_statements', 'coupon'; and restart the server\./, 'the hint is the line to run');
+my ($line) = $err =~ /Run (ALTER SYSTEM .*?;)/;
+like($older->safe_psql('postgres', q{SELECT advice FROM coupon_health WHERE check_name = 'preload'}), qr/^\Q$line\E and restart$/, 'so is the advice of coupon_health');
+$older->safe_psql('postgres', 'CREATE ROLE plain');
+(undef, undef, $err) = $older->psql('postgres', "SET ROLE plain; SELECT coupon_next_id()");
+unlike($err, qr/pg_stat_statements/, 'which does not tell everybody what is preloaded');
 is($older->safe_psql('postgres', 'SELECT coupon_stock_left(1), coupon_stock_left(2)'), '0|100', 'no preload: counted from the tables');
 is($older->safe_psql('postgres', q{SELECT count(*) FROM coupon_outcomes()}), '17', 'no preload: pure functions work');
 is($older->safe_psql('postgres', q{SELECT remind_bitmap('sms', 10) | '{email@20}'}), '{email@20,sms@10}', 'no preload: remind_bitmap works');
@@ -68,5 +73,12 @@ $older->safe_psql('postgres', q{UPDATE coupon_template SET total_stock = 50 WHER
 like($err, qr/VC006/, 'no preload: the total still cannot fall below what was issued');
 ($rc, $out, $err) = $older->psql('postgres', "\\set VERBOSITY verbose\nDELETE FROM coupon_template WHERE id = 1");
 like($err, qr/VC007/, 'no preload: nor can an issued template be deleted');
+
+# The hint is followed as it stands.
+$older->safe_psql('postgres', $line);
+$older->adjust_conf('postgresql.conf', 'shared_preload_libraries', undef);
+$older->restart;
+is($older->safe_psql('postgres', 'SHOW shared_preload_libraries'), 'pg_stat_statements, coupon', 'the server starts with both libraries');
+is($older->safe_psql('postgres', 'SELECT code FROM coupon_receive(2, 1)'), '0', 'and coupons can be claimed');
 $older->stop;
 done_testing();
