@@ -175,11 +175,11 @@ CREATE VIEW through_sql AS SELECT count(*) FROM pg_backend_memory_contexts WHERE
 INSERT INTO coupon_template (id, name, discount_value, status) VALUES (221, 'checked', 1, 'published');
 SELECT code, outcome FROM coupon_receive(221, 87014);
 TABLE through_sql;
-ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (user_id <> 87015);
+ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (user_id <> 87024);
 SELECT code, outcome FROM coupon_receive(221, 87016);
 TABLE through_sql;
 \set VERBOSITY terse
-SELECT code, outcome FROM coupon_receive(221, 87015);
+SELECT code, outcome FROM coupon_receive(221, 87024);
 \set VERBOSITY default
 ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (
     id > 0 AND user_id > 0 AND receive_seq > 0
@@ -187,7 +187,7 @@ ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_co
     AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
     AND use_end > use_start);
 \c -
-SELECT code, outcome FROM coupon_receive(221, 87015);
+SELECT code, outcome FROM coupon_receive(221, 87024);
 TABLE through_sql;
 DROP VIEW through_sql;
 -- and a column with a default

@@ -32,4 +32,4 @@ SELECT status, shop_number, name FROM coupon_held WHERE user_id = 42 AND templat
 SET enable_seqscan = off;
 SET enable_bitmapscan = off;
 SET enable_sort = off;
-EXPLAIN (COSTS OFF) SELECT id FROM user_coupon WHERE user_id = 42 ORDER BY id DESC LIMIT 20;
+EXPLAIN (COSTS OFF) SELECT id FROM user_coupon WHERE user_id = 14 ORDER BY id DESC LIMIT 20;
