@@ -105,13 +105,30 @@ OBJS = \
 PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
+
+# Tests, by name, so that none can be forgotten; .ci/check reads these lists.
+# "make installcheck" runs the first two against a running server that preloads the
+# library.  The last one has a name that PGXS does not know: those files start servers
+# of their own, and run in "make check" alone.
+REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet channel \
+	remind role stat task tidy tidy_task
+ISOLATION = claim_race claim_levels stock_lower template_change fold_race ddl_race \
+	task_race remind_race tidy_race
+TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
+	007_replication 008_worker 009_cron 010_excel 011_task 012_claimants \
+	013_holdings 014_tidy 015_transfer 017_remind 018_deliver 019_mail \
+	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
+	026_catalog 027_rights
+REGRESS_OPTS = --load-extension=coupon
+ISOLATION_OPTS = --load-extension=coupon
+
 EXTRA_CLEAN = coupon--$(EXTVERSION).sql tmp_check output_iso log
 
 # As pgcrypto does: OpenSSL where the server has it.
 SHLIB_LINK += -lcurl $(filter -lcrypto, $(LIBS))
 
 PG_CPPFLAGS = -I$(srcdir)/src -I$(srcdir) -DCOUPON_VERSION='"$(EXTVERSION)"'
-PG_CFLAGS = -Wall -Wextra -Werror -Wno-unused-parameter -Wno-sign-compare \
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers -Wno-declaration-after-statement
 
 PG_CONFIG ?= pg_config
@@ -124,6 +141,15 @@ coupon--$(EXTVERSION).sql: $(PARTS:%=sql/install/%.sql)
 	cat $^ > $@
 
 # PGXS does not know which objects include which headers.
-$(OBJS): $(wildcard src/*.h bgworker/*.h)
+$(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/bgworker/*.h)
+
+# Nor does it make folders for them in a VPATH build.
+ifdef VPATH
+$(shell mkdir -p $(sort $(dir $(OBJS))))
+endif
+
+# For scripts: the value of a variable.
+print-%:
+	@echo $($*)
 
 endif

@@ -4,16 +4,6 @@ SELECT count(DISTINCT id) FROM (SELECT coupon_next_id() AS id FROM generate_seri
 SELECT abs(extract(epoch FROM clock_timestamp()
            - (timestamptz '2024-01-01 00:00 UTC' + (coupon_next_id() >> 22) * interval '1 ms'))) < 60 AS by_the_clock;
 SELECT (coupon_next_id() >> 12) & 1023 AS node;
--- a larger id that arrives by hand pushes the generator
-BEGIN;
-INSERT INTO coupon_template (id, name, discount_value) VALUES (4000000000000000000, 'from elsewhere', 1);
-SELECT coupon_next_id() > 4000000000000000000 AS above;
-ROLLBACK;
--- but not so far that there would be no room left
-BEGIN;
-INSERT INTO coupon_template (id, name, discount_value) VALUES (4611686018427387903, 'too far', 1), (9223372036854775807, 'end', 1);
-SELECT coupon_next_id() < 4323455642275676160 AS below;
-ROLLBACK;
 \set VERBOSITY terse
 INSERT INTO coupon_template (id, name, discount_value) VALUES (0, 'zero', 1);
 INSERT INTO coupon_template (id, name, discount_value) VALUES (-1, 'negative', 1);

@@ -48,22 +48,23 @@ SELECT castsource::regtype, casttarget::regtype, castcontext, castmethod FROM pg
 -- binary: the bytes of a bigint
 SELECT remind_bitmap_send('{email@20,sms@10}'), remind_bitmap_send('{ch4@60}');
 \getenv builddir PG_ABS_BUILDDIR
-\set good :builddir '/results/remind_bitmap.bin'
-\set bad :builddir '/results/remind_bitmap_bad.bin'
+\cd :builddir
 INSERT INTO bits SELECT (1::bigint << i)::remind_bitmap FROM generate_series(0, 59) i UNION ALL VALUES ('{}'::remind_bitmap), (NULL), ('{email@20,sms@10}');
 CREATE TABLE bits_again (LIKE bits);
-COPY bits TO :'good' BINARY;
-COPY bits_again FROM :'good' BINARY;
+\copy bits to 'results/remind_bitmap.bin' binary
+\copy bits_again from 'results/remind_bitmap.bin' binary
 SELECT count(*), count(b) FROM bits_again;
 SELECT count(*) FROM (SELECT * FROM bits EXCEPT ALL SELECT * FROM bits_again) x;
-COPY (SELECT 1::bigint << 60) TO :'bad' BINARY;
-SELECT state, message, detail FROM raised(format('COPY bits_again FROM %L BINARY', :'bad'));
-COPY (SELECT -1::bigint) TO :'bad' BINARY;
-SELECT state, message, detail FROM raised(format('COPY bits_again FROM %L BINARY', :'bad'));
-COPY (SELECT 1::int) TO :'bad' BINARY;
-SELECT state FROM raised(format('COPY bits_again FROM %L BINARY', :'bad'));
-COPY (SELECT '123456789'::bytea) TO :'bad' BINARY;
-SELECT state FROM raised(format('COPY bits_again FROM %L BINARY', :'bad'));
+\copy (SELECT 1::bigint << 60) to 'results/remind_bitmap_bad.bin' binary
+\copy bits_again from 'results/remind_bitmap_bad.bin' binary
+\set VERBOSITY sqlstate
+\copy (SELECT -1::bigint) to 'results/remind_bitmap_bad.bin' binary
+\copy bits_again from 'results/remind_bitmap_bad.bin' binary
+\copy (SELECT 1::int) to 'results/remind_bitmap_bad.bin' binary
+\copy bits_again from 'results/remind_bitmap_bad.bin' binary
+\copy (SELECT '123456789'::bytea) to 'results/remind_bitmap_bad.bin' binary
+\copy bits_again from 'results/remind_bitmap_bad.bin' binary
+\set VERBOSITY default
 
 -- operators
 SELECT '{sms@10}'::remind_bitmap | '{email@20,sms@10}' AS merged, '{sms@10,app@5}'::remind_bitmap & '{email@20,sms@10}' AS both,

@@ -1,3 +1,11 @@
+-- what is said of a coupon, without its id
+CREATE FUNCTION refused(statement text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE statement;
+    RETURN 'not refused';
+EXCEPTION WHEN OTHERS THEN
+    RETURN SQLSTATE || ' ' || regexp_replace(SQLERRM, 'coupon \d+', 'coupon N');
+END $$;
 INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES
     (400, 'a', 10, 10, 'published'), (401, 'b', NULL, 10, 'published'), (402, 'c', 10, 10, 'published'),
     (403, 'd', 10, 10, 'published'), (404, 'e', 10, 10, 'published');
@@ -60,7 +68,7 @@ INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (903, 402
 ROLLBACK;
 SELECT coupon_stock_left(402);
 -- deleting one that is not folded would give its unit back
-DELETE FROM user_coupon WHERE template_id = 402 AND user_id = 901;
+SELECT refused($$DELETE FROM user_coupon WHERE template_id = 402 AND user_id = 901$$);
 SELECT templates, coupons FROM coupon_fold();
 DELETE FROM user_coupon WHERE template_id = 402 AND user_id = 901;
 SELECT coupon_stock_left(402);
@@ -70,9 +78,9 @@ UPDATE user_coupon SET status = 4 WHERE template_id = 402 AND user_id = 1;
 SELECT coupon_stock_rebuild(402);
 -- which stock a coupon came from does not change
 UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 900;
-UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 902;
-UPDATE user_coupon SET holder = 0 WHERE template_id = 403 AND user_id = 900;
-UPDATE user_coupon SET holder = NULL WHERE template_id = 402 AND user_id = 902;
+SELECT refused($$UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 902$$);
+SELECT refused($$UPDATE user_coupon SET holder = 0 WHERE template_id = 403 AND user_id = 900$$);
+SELECT refused($$UPDATE user_coupon SET holder = NULL WHERE template_id = 402 AND user_id = 902$$);
 UPDATE user_coupon SET holder = 0, template_id = 402, order_id = 5 WHERE template_id = 402 AND user_id = 902;
 SELECT coupon_stock_left(403);
 
@@ -116,7 +124,7 @@ BEGIN;
 SELECT upto > 0 AS folded FROM coupon_fold();
 DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1;
 ROLLBACK;
-DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1;
+SELECT refused($$DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1$$);
 SELECT coupon_stock_left(403);
 -- tampered counts are noticed
 UPDATE coupon_stock SET folded = folded - 2 WHERE template_id = 402 AND holder = 0;
