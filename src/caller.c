@@ -17,10 +17,10 @@
  * ours runs.
  *
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
- * the calls that the hook has seen.  Only the call directly above a scope is
- * switched to the caller: what that one calls runs as it decides.  Records of a
- * transaction that fails are taken off when it ends; the user is put back by
- * PostgreSQL itself then.
+ * the calls that the hook has seen.  A foreign function that is called by our
+ * SQL, a statement or the body of a function of ours, is switched to the caller;
+ * what it calls in turn runs as it decides.  Records of a transaction that fails
+ * are taken off when it ends; the user is put back by PostgreSQL itself then.
  */
 #include "postgres.h"
 
@@ -45,11 +45,22 @@ typedef struct CallerRecord
 {
 	FmgrInfo   *call;			/* NULL: a scope */
 	int			nest_level;		/* of the transaction */
+	bool		ours;			/* the SQL that runs directly in it is ours: */
+	Oid			caller;			/* on whose behalf */
+	int			caller_context;
+	Oid			owner;			/* and as whom */
 	bool		switched;		/* a call: user and context are to be put back */
-	Oid			user;			/* a scope: the caller; a call: who it was before */
+	Oid			user;
 	int			sec_context;
-	Oid			owner;			/* a scope: as whom its statement runs */
 } CallerRecord;
+
+/* Functions, by whose rights they run with when our SQL calls them. */
+typedef enum CallerKind
+{
+	CALLER_OURS,				/* built in, or ours: as the owner */
+	CALLER_DEFINER,				/* SECURITY DEFINER: as it says */
+	CALLER_FOREIGN				/* as the caller */
+} CallerKind;
 
 static CallerRecord *records = NULL;
 static int	nrecords = 0;
@@ -91,10 +102,11 @@ CallerBeginScope(Oid caller, int sec_context, Oid owner)
 {
 	CallerRecord *scope = Push(NULL);
 	CallerRecord *below = nrecords > 1 ? scope - 1 : NULL;
-	bool		nested = below != NULL && below->call == NULL && caller == below->owner;
+	bool		nested = below != NULL && below->ours && caller == below->owner;
 
-	scope->user = nested ? below->user : caller;
-	scope->sec_context = nested ? below->sec_context : sec_context;
+	scope->ours = true;
+	scope->caller = nested ? below->caller : caller;
+	scope->caller_context = nested ? below->caller_context : sec_context;
 	scope->owner = owner;
 }
 
@@ -105,9 +117,15 @@ CallerEndScope(void)
 	nrecords--;
 }
 
-/* Whether a function is neither ours nor one that defines its own rights. */
 static bool
-IsForeign(Oid function)
+IsMember(Oid function)
+{
+	return getExtensionOfObject(ProcedureRelationId, function) ==
+		get_extension_oid("coupon", true);
+}
+
+static CallerKind
+KindOf(Oid function)
 {
 	HeapTuple	tuple;
 	Form_pg_proc form;
@@ -115,10 +133,10 @@ IsForeign(Oid function)
 	bool		ours = false;
 
 	if (function < FirstNormalObjectId)
-		return false;
+		return CALLER_OURS;
 	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
 	if (!HeapTupleIsValid(tuple))
-		return false;
+		return CALLER_FOREIGN;
 	form = (Form_pg_proc) GETSTRUCT(tuple);
 	definer = form->prosecdef;
 	if (form->prolang == ClanguageId)
@@ -129,10 +147,9 @@ IsForeign(Oid function)
 		ours = !isnull && strcmp(TextDatumGetCString(library), OUR_LIBRARY) == 0;
 	}
 	ReleaseSysCache(tuple);
-	if (definer || ours)
-		return false;
-	return getExtensionOfObject(ProcedureRelationId, function) !=
-		get_extension_oid("coupon", true);
+	if (definer)
+		return CALLER_DEFINER;
+	return ours || IsMember(function) ? CALLER_OURS : CALLER_FOREIGN;
 }
 
 static bool
@@ -140,25 +157,32 @@ NeedsHook(Oid function)
 {
 	if (previous_needs_hook && previous_needs_hook(function))
 		return true;
-	return nrecords > 0 && IsForeign(function);
+	return nrecords > 0 && KindOf(function) == CALLER_FOREIGN;
 }
 
 /*
- * A function is called: a record of it, so that what it calls is not directly
- * above our statement, and the switch if it is one to be switched.
+ * A function is called: a record of it, and the switch if it is one to be
+ * switched.  (A function of ours comes here if it has settings of its own.)
  */
 static void
 BeginCall(FmgrInfo *call)
 {
 	CallerRecord top = records[nrecords - 1];
-	CallerRecord *record;
+	CallerRecord *record = Push(call);
+	CallerKind	kind;
 
-	record = Push(call);
-	if (top.call != NULL || GetUserId() != top.owner || !IsForeign(call->fn_oid))
+	record->caller = top.caller;
+	record->caller_context = top.caller_context;
+	record->owner = top.owner;
+	if (!top.ours || GetUserId() != top.owner)
+		return;
+	kind = KindOf(call->fn_oid);
+	record->ours = kind == CALLER_OURS;
+	if (kind != CALLER_FOREIGN)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
-	SetUserIdAndSecContext(top.user, top.sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
 }
 
 static void

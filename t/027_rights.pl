@@ -71,6 +71,20 @@ for my $table (sort keys %calls)
 		sql("DROP TRIGGER audits ON $table");
 	}
 }
+# What functions of ours in PL/pgSQL write.
+sql(q{GRANT EXECUTE ON PROCEDURE coupon_purge() TO office; ALTER ROLE office SET coupon.keep_tasks = 1});
+for my $table ('coupon_task', 'coupon_task_failure')
+{
+	my $old = sql(q{SELECT task_id FROM coupon_task_create('old', 1)});
+	sql("INSERT INTO coupon_stage_$old (user_id) VALUES ('x')");
+	$node->safe_psql('postgres', "CALL coupon_task_run($old)");
+	sql("UPDATE coupon_task SET finished_at = now() - interval '3 days' WHERE id = $old;"
+	  . " CREATE TRIGGER audits BEFORE DELETE ON $table FOR EACH ROW EXECUTE FUNCTION public.audits()");
+	my ($out, $err) = as_role('office', "$trap CALL coupon_purge()");
+	is(supers(), $owner, "$table, purged: a temporary table gives office nothing");
+	like($err, qr/permission denied|must be superuser|[Oo]nly roles/, "$table, purged: the trigger was at work, as office");
+	sql("DROP TRIGGER audits ON $table");
+}
 is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
 
 # The same by a CHECK, a default, and an index.
