@@ -14,7 +14,8 @@
  * PostgreSQL's function manager hook serves, as it does for sepgsql: it is
  * called before and after each function that asks for it, and ours asks for all
  * that are not built in and not members of the extension, while a statement of
- * ours runs.
+ * ours runs.  Support functions of operator classes, which only a superuser can
+ * make, are looked up once per session and may be out of its sight.
  *
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
  * the calls that the hook has seen.  A foreign function that is called by our
@@ -93,11 +94,11 @@ Push(FmgrInfo *call)
 
 /*
  * CallerBeginScope tells that statements of ours run as the owner from now on,
- * on behalf of the caller; CallerEndScope ends it, or the end of the
- * transaction does.  One that begins directly in another, in a trigger of ours,
- * has the same caller.
+ * on behalf of the caller, and returns a number of the scope: CallerEndScope ends
+ * it, or the end of the transaction does.  One that begins directly in another,
+ * in a trigger of ours, has the same caller.
  */
-void
+int
 CallerBeginScope(Oid caller, int sec_context, Oid owner)
 {
 	CallerRecord *scope = Push(NULL);
@@ -108,20 +109,22 @@ CallerBeginScope(Oid caller, int sec_context, Oid owner)
 	scope->caller = nested ? below->caller : caller;
 	scope->caller_context = nested ? below->caller_context : sec_context;
 	scope->owner = owner;
+	return nrecords - 1;
 }
 
 void
-CallerEndScope(void)
+CallerEndScope(int scope)
 {
-	Assert(nrecords > 0 && records[nrecords - 1].call == NULL);
-	nrecords--;
+	Assert(scope < nrecords && records[scope].call == NULL);
+	nrecords = scope;
 }
 
 static bool
 IsMember(Oid function)
 {
-	return getExtensionOfObject(ProcedureRelationId, function) ==
-		get_extension_oid("coupon", true);
+	Oid			extension = getExtensionOfObject(ProcedureRelationId, function);
+
+	return OidIsValid(extension) && extension == get_extension_oid("coupon", true);
 }
 
 static CallerKind
@@ -182,19 +185,24 @@ BeginCall(FmgrInfo *call)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
-	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(top.caller,
+						   top.caller_context | SECURITY_LOCAL_USERID_CHANGE |
+						   (record->sec_context & SECURITY_RESTRICTED_OPERATION));
 }
 
 static void
 EndCall(FmgrInfo *call)
 {
-	CallerRecord *record = &records[nrecords - 1];
+	int			n = nrecords;
 
-	if (record->call != call)
+	/* What lies above was left by an error, which somebody has caught. */
+	while (n > 0 && records[n - 1].call != call)
+		n--;
+	if (n == 0)
 		return;
-	if (record->switched)
-		SetUserIdAndSecContext(record->user, record->sec_context);
-	nrecords--;
+	nrecords = n - 1;
+	if (records[nrecords].switched)
+		SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
 }
 
 static void

@@ -60,8 +60,14 @@ typedef struct LeafFacts
 static Catalog catalog;
 static bool catalog_valid = false;
 static uint64 catalog_epoch = 0;
-static uint64 changes = 0;		/* invalidations so far: a fact is kept only if
-								 * none has arrived while it was looked up */
+
+/*
+ * Messages so far.  What was looked up is remembered only if none has arrived
+ * meanwhile: of the objects of "catalog" any message counts, since those that
+ * are just being looked up may be others than before.
+ */
+static uint64 messages = 0;
+static uint64 changes = 0;		/* of those that concerned "catalog" */
 
 static LeafFacts leaf_facts[COUPON_PARTITIONS];
 
@@ -84,6 +90,7 @@ ForgetEverything(void)
 static void
 RelationChanged(Datum arg, Oid relid)
 {
+	messages++;
 	if (relid == InvalidOid || relid == catalog.coupon_table ||
 		relid == catalog.template_table || relid == catalog.stock_table ||
 		relid == catalog.role_table)
@@ -104,6 +111,7 @@ RelationChanged(Datum arg, Oid relid)
 static void
 SyscacheChanged(Datum arg, int cacheid, uint32 hashvalue)
 {
+	messages++;
 	ForgetEverything();
 }
 
@@ -161,7 +169,7 @@ FindTable(Oid schema, const char *name)
  * exactly the named ones, in that order.
  */
 static Oid
-FindIndex(Relation rel, int nkeys, const char *const *keys)
+FindIndex(Relation rel, bool unique, int nkeys, const char *const *keys)
 {
 	Oid			found = InvalidOid;
 	ListCell   *lc;
@@ -172,6 +180,7 @@ FindIndex(Relation rel, int nkeys, const char *const *keys)
 		Relation	index = index_open(indexoid, AccessShareLock);
 		Form_pg_index form = index->rd_index;
 		bool		match = form->indnkeyatts == nkeys && form->indisvalid &&
+			(form->indisunique || !unique) &&
 			RelationGetIndexPredicate(index) == NIL &&
 			index->rd_rel->relam == BTREE_AM_OID;
 
@@ -233,8 +242,8 @@ FindInLeaf(Relation rel, CatalogLeaf *found)
 	static const char *const id_keys[] = {"id"};
 
 	FindColumns(rel, found->column);
-	found->user_index = FindIndex(rel, lengthof(user_keys), user_keys);
-	found->id_index = FindIndex(rel, lengthof(id_keys), id_keys);
+	found->user_index = FindIndex(rel, true, lengthof(user_keys), user_keys);
+	found->id_index = FindIndex(rel, false, lengthof(id_keys), id_keys);
 }
 
 static bool
@@ -322,8 +331,8 @@ FindLeaves(Catalog *cat)
 	Relation	parent = table_open(cat->coupon_table, AccessShareLock);
 	PartitionDesc desc = RelationGetPartitionDesc(parent, false);
 
-	if (desc->nparts != COUPON_PARTITIONS || desc->boundinfo == NULL ||
-		desc->boundinfo->nindexes != COUPON_PARTITIONS)
+	if (desc->nparts != COUPON_PARTITIONS || desc->detached_exist ||
+		desc->boundinfo == NULL || desc->boundinfo->nindexes != COUPON_PARTITIONS)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
 				 errmsg("table \"user_coupon\" does not have its %d hash partitions",
@@ -404,14 +413,14 @@ const Catalog *
 CatalogGet(void)
 {
 	Catalog		fresh;
-	uint64		seen = changes;
+	uint64		seen = messages;
 
 	if (likely(catalog_valid))
 		return &catalog;
 
 	memset(&fresh, 0, sizeof(fresh));
 	FindObjects(&fresh);
-	catalog_valid = seen == changes;
+	catalog_valid = seen == messages;
 	if (memcmp(&fresh, &catalog, sizeof(fresh)) != 0)
 	{
 		bool		valid = catalog_valid;
@@ -511,7 +520,7 @@ CatalogOpenTemplates(Oid *primary_key)
 	{
 		uint64		seen = changes;
 
-		template_pkey = FindIndex(rel, lengthof(keys), keys);
+		template_pkey = FindIndex(rel, true, lengthof(keys), keys);
 		template_pkey_known = seen == changes;
 	}
 	*primary_key = template_pkey;

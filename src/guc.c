@@ -349,7 +349,9 @@ GucPreloadCommand(void)
 	List	   *names;
 	ListCell   *lc;
 
-	if (!superuser() && !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_SETTINGS))
+	/* Not the current user: that is our owner, where a default makes an id. */
+	if (!superuser_arg(GetOuterUserId()) &&
+		!has_privs_of_role(GetOuterUserId(), ROLE_PG_READ_ALL_SETTINGS))
 		return NULL;
 	initStringInfo(&command);
 	appendStringInfoString(&command, "ALTER SYSTEM SET shared_preload_libraries = ");

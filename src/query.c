@@ -38,7 +38,7 @@ QueryBegin(QueryScope *scope)
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	GetUserIdAndSecContext(&scope->user, &scope->sec_context);
-	CallerBeginScope(scope->user, scope->sec_context, cat->owner);
+	scope->caller_scope = CallerBeginScope(scope->user, scope->sec_context, cat->owner);
 	SetUserIdAndSecContext(cat->owner,
 						   scope->sec_context | SECURITY_LOCAL_USERID_CHANGE);
 }
@@ -69,7 +69,7 @@ void
 QueryEnd(QueryScope *scope)
 {
 	SetUserIdAndSecContext(scope->user, scope->sec_context);
-	CallerEndScope();
+	CallerEndScope(scope->caller_scope);
 	SPI_finish();
 	AtEOXact_GUC(true, scope->guc_level);
 }

@@ -32,6 +32,7 @@ typedef struct QueryScope
 	Oid			user;
 	int			sec_context;
 	int			guc_level;
+	int			caller_scope;
 } QueryScope;
 
 extern void QueryBegin(QueryScope *scope);

@@ -36,7 +36,6 @@
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -117,6 +116,16 @@ LockStage(int64 task_id, LOCKMODE mode, uint32 flags)
 	return RangeVarGetRelidExtended(name, mode, flags | RVR_MISSING_OK, CheckStage, NULL);
 }
 
+static void
+RequireStage(int64 task_id, LOCKMODE mode)
+{
+	if (!OidIsValid(LockStage(task_id, mode, 0)))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("the stage of task %lld is missing", (long long) task_id),
+				 errhint("Create another task with coupon_task_create.")));
+}
+
 /*
  * StageOid returns the stage table of a task, InvalidOid where it has none.
  */
@@ -161,8 +170,8 @@ StageCreate(int64 task_id, Oid loader)
 
 /*
  * StageDrop drops the stage table of a task, if it is there, and whatever its
- * loader may have made of it.  One that is in
- * use, by pg_dump perhaps, is left to coupon_purge: a task must not hang on it.
+ * loader may have made of it.  One that is in use, by pg_dump perhaps, is left to
+ * coupon_purge: a task must not hang on it.
  */
 void
 StageDrop(int64 task_id)
@@ -197,7 +206,7 @@ StageSeal(int64 task_id, int64 first_row, int batch_size)
 	int64		lines;
 	bool		isnull;
 
-	(void) LockStage(task_id, ShareLock, 0);
+	RequireStage(task_id, ShareLock);
 	Execute(psprintf("WITH made AS ("
 					 " INSERT INTO %s.coupon_task_batch"
 					 " (task_id, batch, first_line, last_line, first_row, position, lines)"
@@ -233,7 +242,8 @@ OpenStage(int64 task_id, int64 first_line, int64 last_line)
 	int			nestlevel = NewGUCNestLevel();
 	Portal		cursor;
 
-	(void) LockStage(task_id, AccessShareLock, 0);
+	RequireStage(task_id, AccessShareLock);
+
 	/*
 	 * Without statistics the planner may prefer to read the whole file, or to
 	 * start processes for the few pages of a section.

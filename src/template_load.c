@@ -26,7 +26,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"

@@ -225,6 +225,7 @@ SweepWindow(const Sweep *sweep, int leaf, BlockNumber from, BlockNumber end)
 	Datum		values[SWEEP_ARGS];
 	QueryScope	scope;
 	const Catalog *cat;
+	bool		wanted[COUPON_PARTITIONS] = {false};
 	uint64		rows;
 	int			rc;
 
@@ -237,6 +238,9 @@ SweepWindow(const Sweep *sweep, int leaf, BlockNumber from, BlockNumber end)
 	values[3] = Int64GetDatum(coupon_batch_size);
 
 	QueryBegin(&scope);			/* from here on in memory that ends with it */
+	/* The parent's lock first: triggers of ours look at it for each row. */
+	wanted[leaf] = true;
+	(void) CatalogLockForInsert(wanted);
 	cat = CatalogGet();
 	rc = SPI_execute_with_args(psprintf(sweep->sql,
 										QualifiedName(cat->leaf[leaf]),

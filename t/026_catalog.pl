@@ -100,6 +100,24 @@ for my $type (
 is($session->query_safe('SELECT code FROM coupon_receive(301, 9002)'), '0', 'a session that knew the type');
 $session->quit;
 
+# A session that looks for the first time while an owner changes: it waits amid its look.
+{
+	my $owner = sql('SELECT current_user');
+	sql('CREATE ROLE former SUPERUSER; ALTER TABLE coupon_template OWNER TO former');
+	my $changing = $node->background_psql('postgres');
+	$changing->query_safe('BEGIN; LOCK TABLE user_coupon IN ACCESS EXCLUSIVE MODE');
+	my $said = '';
+	local %ENV = $node->_get_env();
+	my $first = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres', map { ('-c', "SELECT code FROM coupon_receive(301, $_)") } 9500, 9501 ],
+		'<', \undef, '>', \$said, '2>&1');
+	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'user_coupon'::regclass AND NOT granted)}),
+		'the first look of a session waits');
+	$changing->query_safe("ALTER TABLE coupon_template OWNER TO $owner; ALTER ROLE former NOSUPERUSER; COMMIT");
+	$changing->quit;
+	$first->finish;
+	is($said, "0\n0\n", 'and what it saw before is not remembered');
+}
+
 # Wrapped in a function that is called parallel safe, which it is not.
 my $parallel = q{SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');};
 sql(q{

@@ -85,6 +85,17 @@ for my $table ('coupon_task', 'coupon_task_failure')
 	like($err, qr/permission denied|must be superuser|[Oo]nly roles/, "$table, purged: the trigger was at work, as office");
 	sql("DROP TRIGGER audits ON $table");
 }
+# And an event trigger, at the table that a verb makes.
+sql(q{
+	CREATE FUNCTION public.watches() RETURNS event_trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF current_setting('coupon_test.watch', true) = 'on' THEN INSERT INTO audit VALUES (current_user, tg_tag); END IF;
+	END $$;
+	CREATE EVENT TRIGGER watches ON ddl_command_end WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION public.watches()});
+like((as_role('office', "$trap SET coupon_test.watch = on; SELECT task_id FROM coupon_task_create('watched', 1)"))[1],
+	qr/permission denied|must be superuser|[Oo]nly roles/, 'an event trigger was at work, as office');
+is(supers(), $owner, 'which gives office nothing');
+sql('DROP EVENT TRIGGER watches');
 is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
 
 # The same by a CHECK, a default, and an index.
