@@ -209,6 +209,9 @@ SELECT code, outcome FROM coupon_receive(205, 1);
 SELECT code, outcome FROM coupon_receive(202, 9001);
 ROLLBACK;
 -- a validity that adds up to nothing
+BEGIN;
+ALTER TABLE coupon_template DROP CONSTRAINT coupon_template_use_validity_check;
 INSERT INTO coupon_template (id, name, discount_value, status, use_validity) VALUES (230, 'odd', 1, 'published', '-11 mons 331 days');
 SELECT code FROM coupon_receive(230, 1);
+ROLLBACK;
 SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;

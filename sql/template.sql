@@ -18,6 +18,11 @@ INSERT INTO coupon_template (name, discount_value, use_start, use_end) VALUES ('
 INSERT INTO coupon_template (name, discount_value, use_start) VALUES ('x', 1, '2030-01-02');
 INSERT INTO coupon_template (name, discount_value, use_end) VALUES ('x', 1, '2000-01-01');
 INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '0');
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '-11 mons 331 days');
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '101 years');
+INSERT INTO coupon_template (name, discount_value) VALUES ('x', 'NaN');
+INSERT INTO coupon_template (name, discount_value, threshold_amount) VALUES ('x', 1, 'NaN');
+INSERT INTO coupon_template (name, discount_value, max_discount) VALUES ('x', 1, 'NaN');
 INSERT INTO coupon_template (name, discount_value, max_discount) VALUES ('x', 1, 0);
 INSERT INTO coupon_template (name, discount_value, threshold_amount) VALUES ('x', 1, -1);
 INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{}');

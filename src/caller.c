@@ -20,7 +20,7 @@
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
  * the calls that the hook has seen.  A foreign function that is called by our
  * SQL, a statement or the body of a function of ours, is switched to the caller;
- * what it calls in turn runs as it decides.  Records of a transaction that fails
+ * what it calls in turn runs as it decides, and what it sets with SET ends with it.  Records of a transaction that fails
  * are taken off when it ends; the user is put back by PostgreSQL itself then.
  */
 #include "postgres.h"
@@ -35,6 +35,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -53,6 +54,7 @@ typedef struct CallerRecord
 	bool		switched;		/* a call: user and context are to be put back */
 	Oid			user;
 	int			sec_context;
+	int			guc_level;
 } CallerRecord;
 
 /* Functions, by whose rights they run with when our SQL calls them. */
@@ -185,13 +187,14 @@ BeginCall(FmgrInfo *call)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
+	record->guc_level = NewGUCNestLevel();
 	SetUserIdAndSecContext(top.caller,
 						   top.caller_context | SECURITY_LOCAL_USERID_CHANGE |
 						   (record->sec_context & SECURITY_RESTRICTED_OPERATION));
 }
 
 static void
-EndCall(FmgrInfo *call)
+EndCall(FmgrInfo *call, bool failed)
 {
 	int			n = nrecords;
 
@@ -201,8 +204,12 @@ EndCall(FmgrInfo *call)
 	if (n == 0)
 		return;
 	nrecords = n - 1;
-	if (records[nrecords].switched)
-		SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
+	if (!records[nrecords].switched)
+		return;
+	SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
+	/* What it has set is undone: our SQL goes on with our search path. */
+	if (!failed)
+		AtEOXact_GUC(false, records[nrecords].guc_level);
 }
 
 static void
@@ -215,7 +222,7 @@ AroundCall(FmgrHookEventType event, FmgrInfo *call, Datum *private)
 	if (event == FHET_START)
 		BeginCall(call);
 	else
-		EndCall(call);
+		EndCall(call, event == FHET_ABORT);
 }
 
 static void

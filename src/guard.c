@@ -555,12 +555,12 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
 		NoteUsers(trigger);
 
-	/*
-	 * A row of the claim path is counted already.  (Noted as well, but a
-	 * user's trigger may write others meanwhile.)
-	 */
-	if (InsertIsRunning())
-		return PointerGetDatum(RowToReturn(trigger));
+	/* A row of the claim path is counted already. */
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) &&
+		InsertIsOurs(ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0),
+					 ColumnInt8(trigger, trigger->tg_trigtuple, "user_id", 0),
+					 ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)))
+		return PointerGetDatum(trigger->tg_trigtuple);
 
 	relation = CatalogGet()->template_table;
 	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))

@@ -69,32 +69,60 @@ typedef struct DirectBatch
 	int			nrows;
 } DirectBatch;
 
-static bool running = false;
-
-/*
- * InsertIsRunning tells triggers on user_coupon that the row is the claim
- * path's own, which the stock counter knows of.
- */
-bool
-InsertIsRunning(void)
+/* The rows of the statement that is running, ascending by id. */
+static struct
 {
-	return running;
+	int64		template_id;
+	const InsertRow *rows;
+	int			nrows;
+}			running;
+
+static int
+CompareRowIds(const void *id, const void *row)
+{
+	int64		left = *(const int64 *) id;
+	int64		right = ((const InsertRow *) row)->coupon_id;
+
+	return left < right ? -1 : left > right;
 }
 
-/* Run the statement with our triggers told not to mind. */
-static void
-RunInsertRows(Datum *values, const char *nulls)
+/*
+ * InsertIsOurs tells triggers on user_coupon that a row is the claim path's own,
+ * which the stock counter knows of.  A user's trigger may write others meanwhile.
+ */
+bool
+InsertIsOurs(int64 template_id, int64 user_id, int64 coupon_id)
 {
-	bool		outer = running;	/* a user's trigger may claim as well */
+	const InsertRow *row = NULL;
 
-	running = true;
+	if (running.nrows > 0 && template_id == running.template_id)
+		row = bsearch(&coupon_id, running.rows, running.nrows, sizeof(InsertRow),
+					  CompareRowIds);
+	return row != NULL && row->user_id == user_id;
+}
+
+/* Run the statement with our triggers told which rows are ours. */
+static void
+RunInsertRows(Datum *values, const char *nulls, int64 template_id,
+			  const InsertRow *rows, int nrows)
+{
+	/* Volatile, for PG_FINALLY: a user's trigger may claim as well. */
+	volatile int64 outer_template = running.template_id;
+	const InsertRow *volatile outer_rows = running.rows;
+	volatile int outer_nrows = running.nrows;
+
+	running.template_id = template_id;
+	running.rows = rows;
+	running.nrows = nrows;
 	PG_TRY();
 	{
 		QueryRun(&insert_rows, values, nulls);
 	}
 	PG_FINALLY();
 	{
-		running = outer;
+		running.template_id = outer_template;
+		running.rows = outer_rows;
+		running.nrows = outer_nrows;
 	}
 	PG_END_TRY();
 }
@@ -131,7 +159,7 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 		nulls[8] = 'n';
 
 	QueryBegin(&scope);
-	RunInsertRows(values, nulls);
+	RunInsertRows(values, nulls, common->template_id, rows, nrows);
 	/* Rows come back in the order of insertion, without those in conflict. */
 	for (int i = 0; i < nrows; i++)
 	{
@@ -253,7 +281,7 @@ InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
 }
 
 /*
- * InsertCoupons inserts rows and returns how many; the others have met a
+ * InsertCoupons inserts rows, ascending by id, and returns how many; the others have met a
  * conflict with a unique index and are marked.  Their users are locked, and
  * the rows satisfy the CHECK of user_coupon.
  */

@@ -70,7 +70,7 @@ const char *
 LeaseText(int row, int column, MemoryContext context)
 {
 	bool		isnull;
-	Datum		value = QueryValue(row, column, &isnull);
+	Datum		value = QueryText(row, column, &isnull);
 
 	return isnull ? NULL : LeaseTextOf(value, context);
 }

@@ -44,7 +44,7 @@ static const char *
 Column(int column)
 {
 	bool		isnull;
-	Datum		value = QueryValue(0, column, &isnull);
+	Datum		value = QueryText(0, column, &isnull);
 
 	return isnull ? NULL : TextDatumGetCString(value);
 }

@@ -11,6 +11,7 @@
 #include "postgres.h"
 
 #include "access/tupconvert.h"
+#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -19,6 +20,7 @@
 
 #include "caller.h"
 #include "catalog.h"
+#include "errors.h"
 #include "query.h"
 
 /*
@@ -145,6 +147,23 @@ QueryValue(int row, int column, bool *isnull)
 {
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
 						 column, isnull);
+}
+
+/*
+ * QueryText is QueryValue for a text.  Raises VC009 where ALTER TABLE has made
+ * something else of the column.
+ */
+Datum
+QueryText(int row, int column, bool *isnull)
+{
+	Form_pg_attribute att = TupleDescAttr(SPI_tuptable->tupdesc, column - 1);
+
+	if (att->atttypid != TEXTOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+				 errmsg("column \"%s\" is not of type text", NameStr(att->attname)),
+				 errhint("Undo what was changed with ALTER TABLE.")));
+	return QueryValue(row, column, isnull);
 }
 
 /*

@@ -42,6 +42,7 @@ extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls
 							 Snapshot snapshot);
 extern void QueryEnd(QueryScope *scope);
 extern Datum QueryValue(int row, int column, bool *isnull);
+extern Datum QueryText(int row, int column, bool *isnull);
 extern Datum QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
 							  Datum *values, const char *nulls);
 

@@ -90,14 +90,43 @@ ColumnTime(int column, TimestampTz if_null)
 	return isnull ? if_null : DatumGetTimestampTz(value);
 }
 
+static void
+RefuseColumns(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+			 errmsg("the columns of \"coupon_template\" are not as they were installed"),
+			 errhint("Undo what was changed with ALTER TABLE.")));
+}
+
 /* First letter of a text column that a CHECK keeps to known words. */
 static char
 ColumnLetter(int column)
 {
 	bool		isnull;
-	text	   *value = DatumGetTextPP(QueryValue(0, column, &isnull));
+	Datum		value = QueryValue(0, column, &isnull);
+	text	   *word;
 
-	return *VARDATA_ANY(value);
+	if (isnull)
+		RefuseColumns();
+	word = DatumGetTextPP(value);
+	return VARSIZE_ANY_EXHDR(word) > 0 ? *VARDATA_ANY(word) : '\0';
+}
+
+/* ALTER TABLE may have changed the types of what read_template reads. */
+static void
+CheckColumns(void)
+{
+	static const Oid types[] = {
+		TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT8OID,
+		INTERVALOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, INT8OID, XIDOID
+	};
+
+	for (int i = 0; i < lengthof(types); i++)
+	{
+		if (SPI_gettypeid(SPI_tuptable->tupdesc, i + 1) != types[i])
+			RefuseColumns();
+	}
 }
 
 static void
@@ -147,6 +176,7 @@ TemplateReadRow(int64 template_id, Snapshot snapshot, TemplateRow *row)
 		bool		isnull;
 		Datum		total;
 
+		CheckColumns();
 		FillAttrs(&row->attrs);
 		total = QueryValue(0, 7, &isnull);
 		row->others = ColumnInt8(11, 0);

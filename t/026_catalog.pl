@@ -118,6 +118,34 @@ $session->quit;
 	is($said, "0\n0\n", 'and what it saw before is not remembered');
 }
 
+# Nulls and other types where none can be as installed.
+sql('ALTER TABLE coupon_template ALTER open_to DROP NOT NULL');
+sql(q{INSERT INTO coupon_template (id, name, discount_value, status, open_to) VALUES (310, 't', 1, 'published', NULL)});
+like(error_of('SELECT coupon_receive(310, 1)'), qr/VC009: the columns of "coupon_template" are not as they were installed/, 'no open_to');
+sql(q{UPDATE coupon_template SET open_to = 'anyone' WHERE id = 310}); sql('ALTER TABLE coupon_template ALTER open_to SET NOT NULL');
+sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/'); INSERT INTO coupon_message VALUES ('coupon', 'app', 's', 'b');
+	ALTER TABLE coupon_message ALTER subject TYPE int USING 3});
+like(error_of(q{SELECT coupon_channel_preview('coupon', 'app', 1)}), qr/VC009/, 'a subject that is a number');
+sql('ALTER TABLE coupon_message ALTER subject TYPE text; TRUNCATE coupon_message');
+
+# A trigger of the shop's gives another coupon beside a claim: that one is counted too.
+sql(q{
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (320, 'main', 10, 1, 'published'), (321, 'bonus', 3, 1, 'published');
+	SELECT code FROM coupon_receive(321, 1);
+	CREATE FUNCTION bonus() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF NEW.template_id = 320 THEN
+			INSERT INTO public.user_coupon (id, user_id, receive_seq, template_id, holder, use_end)
+			VALUES (public.coupon_next_id(), NEW.user_id, 1, 321, 0, 'infinity');
+		END IF;
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER bonus AFTER INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION bonus()});
+is(sql(q{SELECT string_agg(outcome, ' ' ORDER BY user_id) FROM coupon_receive_many(320, '{901,902}')}), 'ok ok', 'two with a bonus');
+is(sql(q{SELECT string_agg(outcome, ' ' ORDER BY user_id) FROM coupon_receive_many(321, '{903,904}')}), 'out_of_stock out_of_stock', 'no third of three');
+sql('DROP TRIGGER bonus ON user_coupon');
+books_balance($node, 'with a bonus');
+
 # Wrapped in a function that is called parallel safe, which it is not.
 my $parallel = q{SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');};
 sql(q{

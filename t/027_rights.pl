@@ -98,6 +98,32 @@ is(supers(), $owner, 'which gives office nothing');
 sql('DROP EVENT TRIGGER watches');
 is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
 
+# What runs as the caller may set the search path; ours stays as it was for what follows.
+sql(q{
+	CREATE SCHEMA evil AUTHORIZATION office;
+	UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE name = 'old'});
+is((as_role('office', q{
+	CREATE FUNCTION evil.format(text, text) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$;
+	CREATE FUNCTION evil.format(text, bigint) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$}))[1], '', 'functions of office');
+my $old = sql(q{SELECT task_id FROM coupon_task_create('older', 1)});
+sql("SELECT coupon_task_cancel($old);
+	UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE id = $old;
+	CREATE TRIGGER audits AFTER UPDATE ON coupon_task FOR EACH ROW EXECUTE FUNCTION public.audits()");
+my ($purged, $purge_error) = as_role('office', q{
+	CREATE TEMP TABLE audit (who name, what text);
+	CREATE FUNCTION pg_temp.sets() RETURNS trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		PERFORM set_config('search_path', 'evil, pg_catalog', false);
+		RAISE WARNING 'set by %', current_user;
+		RETURN NEW;
+	END $$;
+	CREATE TRIGGER sets BEFORE INSERT ON pg_temp.audit FOR EACH ROW EXECUTE FUNCTION pg_temp.sets();
+	CALL coupon_purge()});
+is(supers(), $owner, 'a search path that was set gives office nothing');
+like($purge_error, qr/set by office/, 'it was set');
+is(sql("SELECT count(*) FROM coupon_task WHERE id = $old"), '0', 'and the purge has gone on');
+sql('DROP TRIGGER audits ON coupon_task');
+
 # The same by a CHECK, a default, and an index.
 sql(q{
 	CREATE FUNCTION public.notes_look() RETURNS void LANGUAGE plpgsql AS $$

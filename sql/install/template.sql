@@ -19,12 +19,15 @@ CREATE TABLE @extschema@.coupon_template (
     per_user_limit   int NOT NULL DEFAULT 1 CHECK (per_user_limit BETWEEN 1 AND 1000000),
     discount_kind    text NOT NULL DEFAULT 'amount'
                      CHECK (discount_kind IN ('amount', 'percent')),
-    discount_value   numeric(16,2) NOT NULL CHECK (discount_value > 0),
-    threshold_amount numeric(16,2) NOT NULL DEFAULT 0 CHECK (threshold_amount >= 0),
-    max_discount     numeric(16,2) CHECK (max_discount > 0),
+    discount_value   numeric(16,2) NOT NULL CHECK (discount_value > 0 AND discount_value <> 'NaN'),
+    threshold_amount numeric(16,2) NOT NULL DEFAULT 0 CHECK (threshold_amount >= 0 AND threshold_amount <> 'NaN'),
+    max_discount     numeric(16,2) CHECK (max_discount > 0 AND max_discount <> 'NaN'),
     goods_ids        bigint[] CHECK (goods_ids <> '{}' AND array_position(goods_ids, NULL) IS NULL),
     use_validity     interval NOT NULL DEFAULT '30 days'
-                     CHECK (use_validity > '0'),
+                     CHECK (use_validity > '0' AND use_validity <= '100 years'
+                            AND date_part('month', use_validity) >= 0
+                            AND date_part('day', use_validity) >= 0
+                            AND date_part('second', use_validity) >= 0),
     use_start        timestamptz,
     use_end          timestamptz,
     refund_policy    text NOT NULL DEFAULT 'return_if_valid'
