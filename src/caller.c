@@ -20,8 +20,9 @@
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
  * the calls that the hook has seen.  A foreign function that is called by our
  * SQL, a statement or the body of a function of ours, is switched to the caller;
- * what it calls in turn runs as it decides, and what it sets with SET ends with it.  Records of a transaction that fails
- * are taken off when it ends; the user is put back by PostgreSQL itself then.
+ * what it calls in turn runs as it decides, and what it sets with SET ends with
+ * it.  Records of a transaction that fails are taken off when it ends; PostgreSQL
+ * itself puts back the user and the settings then.
  */
 #include "postgres.h"
 
@@ -57,7 +58,7 @@ typedef struct CallerRecord
 	int			guc_level;
 } CallerRecord;
 
-/* Functions, by whose rights they run with when our SQL calls them. */
+/* With whose rights a function runs when our SQL calls it. */
 typedef enum CallerKind
 {
 	CALLER_OURS,				/* built in, or ours: as the owner */
@@ -114,6 +115,9 @@ CallerBeginScope(Oid caller, int sec_context, Oid owner)
 	return nrecords - 1;
 }
 
+/*
+ * CallerEndScope ends a scope, and whatever an error has left above it.
+ */
 void
 CallerEndScope(int scope)
 {
