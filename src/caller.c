@@ -20,9 +20,12 @@
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
  * the calls that the hook has seen.  A foreign function that is called by our
  * SQL, a statement or the body of a function of ours, is switched to the caller;
- * what it calls in turn runs as it decides, and what it sets with SET ends with
- * it.  Records of a transaction that fails are taken off when it ends; PostgreSQL
- * itself puts back the user and the settings then.
+ * what it calls in turn runs as it decides.  Records of a transaction that fails
+ * are taken off when it ends; PostgreSQL itself puts back the user then.
+ *
+ * A foreign function may SET something, the search path too, and our SQL goes on
+ * with that until the scope ends.  So whatever we run as the owner has all its
+ * names and operators qualified, and QueryEnd undoes what was set.
  */
 #include "postgres.h"
 
@@ -36,7 +39,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -55,7 +57,6 @@ typedef struct CallerRecord
 	bool		switched;		/* a call: user and context are to be put back */
 	Oid			user;
 	int			sec_context;
-	int			guc_level;
 } CallerRecord;
 
 /* With whose rights a function runs when our SQL calls it. */
@@ -191,14 +192,13 @@ BeginCall(FmgrInfo *call)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
-	record->guc_level = NewGUCNestLevel();
 	SetUserIdAndSecContext(top.caller,
 						   top.caller_context | SECURITY_LOCAL_USERID_CHANGE |
 						   (record->sec_context & SECURITY_RESTRICTED_OPERATION));
 }
 
 static void
-EndCall(FmgrInfo *call, bool failed)
+EndCall(FmgrInfo *call)
 {
 	int			n = nrecords;
 
@@ -208,12 +208,8 @@ EndCall(FmgrInfo *call, bool failed)
 	if (n == 0)
 		return;
 	nrecords = n - 1;
-	if (!records[nrecords].switched)
-		return;
-	SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
-	/* What it has set is undone: our SQL goes on with our search path. */
-	if (!failed)
-		AtEOXact_GUC(false, records[nrecords].guc_level);
+	if (records[nrecords].switched)
+		SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
 }
 
 static void
@@ -226,7 +222,7 @@ AroundCall(FmgrHookEventType event, FmgrInfo *call, Datum *private)
 	if (event == FHET_START)
 		BeginCall(call);
 	else
-		EndCall(call, event == FHET_ABORT);
+		EndCall(call);
 }
 
 static void

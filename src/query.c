@@ -73,7 +73,8 @@ QueryEnd(QueryScope *scope)
 	SetUserIdAndSecContext(scope->user, scope->sec_context);
 	CallerEndScope(scope->caller_scope);
 	SPI_finish();
-	AtEOXact_GUC(true, scope->guc_level);
+	/* Also what a user's trigger has set meanwhile. */
+	AtEOXact_GUC(false, scope->guc_level);
 }
 
 /* Prepare the statement unless its plan is still good for this catalog. */

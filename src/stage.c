@@ -122,7 +122,8 @@ RequireStage(int64 task_id, LOCKMODE mode)
 	if (!OidIsValid(LockStage(task_id, mode, 0)))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("the stage of task %lld is missing", (long long) task_id),
+				 errmsg("table \"" STAGE_PREFIX "%lld\" is missing, which has the lines of the task",
+						(long long) task_id),
 				 errhint("Create another task with coupon_task_create.")));
 }
 

@@ -98,31 +98,49 @@ is(supers(), $owner, 'which gives office nothing');
 sql('DROP EVENT TRIGGER watches');
 is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
 
-# What runs as the caller may set the search path; ours stays as it was for what follows.
+# What a shop's function calls may set the search path, which then lasts: what we run
+# after it means the same all the same.
 sql(q{
-	CREATE SCHEMA evil AUTHORIZATION office;
-	UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE name = 'old'});
+	CREATE ROLE lesser; GRANT ALL ON public.audit TO lesser, office;
+	CREATE SCHEMA evil AUTHORIZATION office});
 is((as_role('office', q{
 	CREATE FUNCTION evil.format(text, text) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$;
-	CREATE FUNCTION evil.format(text, bigint) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$}))[1], '', 'functions of office');
-my $old = sql(q{SELECT task_id FROM coupon_task_create('older', 1)});
-sql("SELECT coupon_task_cancel($old);
-	UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE id = $old;
-	CREATE TRIGGER audits AFTER UPDATE ON coupon_task FOR EACH ROW EXECUTE FUNCTION public.audits()");
-my ($purged, $purge_error) = as_role('office', q{
-	CREATE TEMP TABLE audit (who name, what text);
-	CREATE FUNCTION pg_temp.sets() RETURNS trigger LANGUAGE plpgsql AS $$
-	BEGIN
-		PERFORM set_config('search_path', 'evil, pg_catalog', false);
-		RAISE WARNING 'set by %', current_user;
-		RETURN NEW;
-	END $$;
-	CREATE TRIGGER sets BEFORE INSERT ON pg_temp.audit FOR EACH ROW EXECUTE FUNCTION pg_temp.sets();
-	CALL coupon_purge()});
-is(supers(), $owner, 'a search path that was set gives office nothing');
-like($purge_error, qr/set by office/, 'it was set');
-is(sql("SELECT count(*) FROM coupon_task WHERE id = $old"), '0', 'and the purge has gone on');
-sql('DROP TRIGGER audits ON coupon_task');
+	CREATE FUNCTION evil.format(text, bigint) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$;
+	CREATE FUNCTION evil.same(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE WARNING 'evil'; RETURN true; END$$;
+	CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.same)}))[1], '', 'functions of office');
+for my $how ([ 'plain', '' ], [ 'with a setting', "SET work_mem = '8MB'" ], [ 'with a path', 'SET search_path = public, pg_temp' ],
+	[ 'of somebody less', 'SECURITY DEFINER OWNER TO lesser' ], [ 'of somebody less with a path', 'SECURITY DEFINER SET search_path = pg_catalog, pg_temp OWNER TO lesser' ])
+{
+	my $old = sql(q{SELECT task_id FROM coupon_task_create('older', 1)});
+	my ($options, $to) = split / OWNER TO /, $how->[1];
+	sql("SELECT coupon_task_cancel($old);
+		UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE id = $old;
+		INSERT INTO coupon_task_failure VALUES ($old, 2, 'x', 'invalid_user_id');
+		CREATE FUNCTION public.sets() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO audit VALUES (current_user, TG_TABLE_NAME); RETURN COALESCE(NEW, OLD); END';
+		" . ($options ? "ALTER FUNCTION public.sets() $options;" : '') . ($to ? "ALTER FUNCTION public.sets() OWNER TO $to;" : '') . "
+		CREATE TRIGGER sets AFTER UPDATE ON coupon_task FOR EACH ROW EXECUTE FUNCTION public.sets();
+		CREATE TRIGGER sets AFTER DELETE ON coupon_task_failure FOR EACH ROW EXECUTE FUNCTION public.sets()");
+	my ($out, $error) = as_role('office', q{
+		CREATE TEMP TABLE audit (who name, what text);
+		GRANT ALL ON audit TO PUBLIC;
+		CREATE FUNCTION pg_temp.sets() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			PERFORM set_config('search_path', 'evil, pg_catalog', false);
+			PERFORM set_config('statement_timeout', '77s', false);
+			RAISE WARNING 'set by %', current_user;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER sets BEFORE INSERT ON pg_temp.audit FOR EACH ROW EXECUTE FUNCTION pg_temp.sets();
+		SET search_path = pg_catalog, public;
+		CALL coupon_purge();
+		SHOW statement_timeout; SHOW search_path});
+	is(supers(), $owner, "a trigger $how->[0]: a search path that was set gives office nothing");
+	like($error, qr/set by/, 'it was set') if $how->[0] ne 'with a path';
+	unlike($error, qr/evil|ERROR/, 'and nothing of evil was called');
+	is($out, "0\npg_catalog, public", 'nothing of it is left');
+	is(sql("SELECT count(*) FROM coupon_task WHERE id = $old"), '0', 'and the purge has gone on');
+	sql('DROP TRIGGER sets ON coupon_task; DROP TRIGGER sets ON coupon_task_failure; DROP FUNCTION public.sets()');
+}
 
 # The same by a CHECK, a default, and an index.
 sql(q{

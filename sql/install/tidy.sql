@@ -13,15 +13,21 @@ CREATE PROCEDURE @extschema@.coupon_purge()
 COMMENT ON PROCEDURE @extschema@.coupon_purge() IS
     'deletes what is older than coupon.keep_coupons, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
 
+-- These run as the owner, and may fire triggers of others, who can change the search
+-- path meanwhile: so names and operators in them are qualified all the same.
+
 -- The stage of a task, if it is ours: an ordinary table of our owner.
 CREATE FUNCTION @extschema@.coupon_stage_drop(task_id bigint) RETURNS void
     LANGUAGE plpgsql VOLATILE
     AS $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_class c WHERE c.relnamespace = '@extschema@'::regnamespace
-               AND c.relname = format('coupon_stage_%s', task_id)::name
-               AND c.relkind = 'r' AND c.relowner = current_user::regrole) THEN
-        EXECUTE format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
+    IF EXISTS (SELECT FROM pg_catalog.pg_class c
+               WHERE c.relnamespace OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
+               AND c.relname OPERATOR(pg_catalog.=)
+                   pg_catalog.format('coupon_stage_%s'::pg_catalog.text, task_id)::pg_catalog.name
+               AND c.relkind OPERATOR(pg_catalog.=) 'r'::pg_catalog."char"
+               AND c.relowner OPERATOR(pg_catalog.=) current_user::pg_catalog.regrole::pg_catalog.oid) THEN
+        EXECUTE pg_catalog.format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
     END IF;
 END
 $$
@@ -40,8 +46,9 @@ DECLARE
     n bigint;
 BEGIN
     PERFORM FROM @extschema@.coupon_task t
-    WHERE t.id = coupon_task_purge.task_id AND t.state IN ('success', 'failed', 'cancelled')
-      AND t.finished_at < finished_before
+    WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id
+      AND t.state OPERATOR(pg_catalog.=) ANY ('{success,failed,cancelled}'::pg_catalog.text[])
+      AND t.finished_at OPERATOR(pg_catalog.<) finished_before
     FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
@@ -52,18 +59,20 @@ BEGIN
         RETURN 0;
     END;
     -- Not to be submitted again: only half of it may be left.
-    UPDATE @extschema@.coupon_task t SET state = 'cancelled'
-    WHERE t.id = coupon_task_purge.task_id AND t.state = 'failed';
-    FOREACH child IN ARRAY ARRAY['coupon_task_failure', 'coupon_task_put_off', 'coupon_task_batch'] LOOP
-        EXECUTE format('DELETE FROM @extschema@.%1$I WHERE ctid = ANY (ARRAY('
-                       'SELECT c.ctid FROM @extschema@.%1$I c WHERE c.task_id = $1 LIMIT $2))', child)
+    UPDATE @extschema@.coupon_task t SET state = 'cancelled'::pg_catalog.text
+    WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id
+      AND t.state OPERATOR(pg_catalog.=) 'failed'::pg_catalog.text;
+    FOREACH child IN ARRAY '{coupon_task_failure,coupon_task_put_off,coupon_task_batch}'::pg_catalog.text[] LOOP
+        EXECUTE pg_catalog.format('DELETE FROM @extschema@.%1$I WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY('
+                                  'SELECT c.ctid FROM @extschema@.%1$I c'
+                                  ' WHERE c.task_id OPERATOR(pg_catalog.=) $1 LIMIT $2))', child)
         USING task_id, max_rows;
-        GET DIAGNOSTICS n = ROW_COUNT;
-        IF n = max_rows THEN
+        GET DIAGNOSTICS n := ROW_COUNT;
+        IF n OPERATOR(pg_catalog.=) max_rows THEN
             RETURN n;           -- the rest in the next transaction
         END IF;
     END LOOP;
-    DELETE FROM @extschema@.coupon_task t WHERE t.id = coupon_task_purge.task_id;
+    DELETE FROM @extschema@.coupon_task t WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id;
     RETURN 0;
 END
 $$
@@ -84,12 +93,12 @@ DECLARE
 BEGIN
     FOR ended IN
         SELECT t.id FROM @extschema@.coupon_task t
-        WHERE t.state IN ('success', 'cancelled')
-          AND to_regclass(format('@extschema@.coupon_stage_%s', t.id)) IS NOT NULL
+        WHERE t.state OPERATOR(pg_catalog.=) ANY ('{success,cancelled}'::pg_catalog.text[])
+          AND pg_catalog.to_regclass(pg_catalog.format('@extschema@.coupon_stage_%s'::pg_catalog.text, t.id)) IS NOT NULL
     LOOP
         BEGIN
             PERFORM @extschema@.coupon_stage_drop(ended);
-            n := n + 1;
+            n := n OPERATOR(pg_catalog.+) 1;
         EXCEPTION WHEN lock_not_available THEN
             NULL;               -- another day
         END;
