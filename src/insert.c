@@ -44,9 +44,16 @@ static OwnerQuery insert_rows = {
 	" holder, received_at, use_start, use_end, request_id)"
 	" SELECT i, u, s, $4, $5, 0, $6, $7, $8, $9"
 	" FROM unnest($1, $2, $3) AS x (i, u, s)"
-	" ON CONFLICT DO NOTHING RETURNING id",
+	" ON CONFLICT DO NOTHING RETURNING id, user_id, template_id, holder",
 	9, {INT8ARRAYOID, INT8ARRAYOID, INT4ARRAYOID, INT8OID, TEXTOID,
 		TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TEXTOID}
+};
+
+/* Rows that did not come back, and are there. */
+static OwnerQuery stored_all_the_same = {
+	"SELECT 1 FROM unnest($1, $2) AS x (i, u) JOIN %1$s.user_coupon c"
+	" ON c.user_id OPERATOR(pg_catalog.=) x.u AND c.id OPERATOR(pg_catalog.=) x.i LIMIT 1",
+	2, {INT8ARRAYOID, INT8ARRAYOID}
 };
 
 #define INSERT_CHUNK 1000		/* rows of a batch that are in memory twice */
@@ -127,6 +134,39 @@ RunInsertRows(Datum *values, const char *nulls, int64 template_id,
 	PG_END_TRY();
 }
 
+/* Whether a row of the result is the one that was sent. */
+static bool
+IsAsSent(int row, const InsertCommon *common, const InsertRow *sent)
+{
+	bool		isnull;
+
+	return DatumGetInt64(QueryValue(row, 1, &isnull)) == sent->coupon_id &&
+		DatumGetInt64(QueryValue(row, 2, &isnull)) == sent->user_id &&
+		DatumGetInt64(QueryValue(row, 3, &isnull)) == common->template_id &&
+		DatumGetInt32(QueryValue(row, 4, &isnull)) == 0 && !isnull;
+}
+
+/* Whether a row that was not inserted is there. */
+static bool
+AnyMissingIsStored(const InsertRow *rows, int nrows)
+{
+	int64	   *ids = palloc(nrows * sizeof(int64));
+	int64	   *users = palloc(nrows * sizeof(int64));
+	Datum		values[2];
+	int			n = 0;
+
+	for (int i = 0; i < nrows; i++)
+	{
+		if (rows[i].inserted)
+			continue;
+		ids[n] = rows[i].coupon_id;
+		users[n++] = rows[i].user_id;
+	}
+	values[0] = ArrayOfInt8(ids, n);
+	values[1] = ArrayOfInt8(users, n);
+	return QueryRun(&stored_all_the_same, values, NULL) > 0;
+}
+
 static int
 InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 {
@@ -163,13 +203,17 @@ InsertThroughSql(const InsertCommon *common, InsertRow *rows, int nrows)
 	/* Rows come back in the order of insertion, without those in conflict. */
 	for (int i = 0; i < nrows; i++)
 	{
-		bool		isnull;
-
-		rows[i].inserted = (int) SPI_processed == nrows ||
-			(made < (int) SPI_processed &&
-			 DatumGetInt64(QueryValue(made, 1, &isnull)) == rows[i].coupon_id);
+		rows[i].inserted = made < (int) SPI_processed && IsAsSent(made, common, &rows[i]);
 		made += rows[i].inserted;
 	}
+	/* Units are counted by the rows: nobody else may store them, or others. */
+	if (made < (int) SPI_processed ||
+		(made < nrows && AnyMissingIsStored(rows, nrows)))
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+				 errmsg("a trigger or rule on \"user_coupon\" has stored a claimed coupon otherwise"),
+				 errdetail("Id, user, template and holder of a claimed coupon are what its stock is counted by."),
+				 errhint("Let the trigger return the row with these columns as they are.")));
 	QueryEnd(&scope);
 	return made;
 }

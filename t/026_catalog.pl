@@ -146,6 +146,22 @@ is(sql(q{SELECT string_agg(outcome, ' ' ORDER BY user_id) FROM coupon_receive_ma
 sql('DROP TRIGGER bonus ON user_coupon');
 books_balance($node, 'with a bonus');
 
+# Triggers that store a claimed coupon otherwise are refused: nothing is issued past the books.
+sql(q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (330, 'few', 2, 1, 'published'), (331, 'other', 2, 1, 'published')});
+for my $does ('IF pg_trigger_depth() = 1 THEN INSERT INTO public.user_coupon VALUES (NEW.*); RETURN NULL; END IF', 'NEW.template_id := 331',
+	'NEW.holder := 7', 'NEW.holder := NULL', 'NEW.id := NEW.id + 1', 'NEW.user_id := NEW.user_id + 1')
+{
+	for my $name ('aaa', 'zzz')
+	{
+		sql("CREATE FUNCTION otherwise() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN $does; RETURN NEW; END';
+			CREATE TRIGGER $name BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION otherwise()");
+		like(error_of("SELECT * FROM coupon_receive_many(330, '{1,2,3,4,5}')"), qr/27000: a trigger or rule on "user_coupon" has stored|0A000: moving row to another partition/, "$name: $does");
+		sql("DROP TRIGGER $name ON user_coupon; DROP FUNCTION otherwise()");
+	}
+}
+is(sql('SELECT count(*) FROM user_coupon WHERE template_id IN (330, 331)'), '0', 'nothing was stored');
+books_balance($node, 'with such triggers');
+
 # Wrapped in a function that is called parallel safe, which it is not.
 my $parallel = q{SELECT set_config(name, 'on', false) FROM pg_settings WHERE name IN ('force_parallel_mode', 'debug_parallel_query');};
 sql(q{

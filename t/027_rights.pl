@@ -142,6 +142,8 @@ for my $how ([ 'plain', '' ], [ 'with a setting', "SET work_mem = '8MB'" ], [ 'w
 	sql('DROP TRIGGER sets ON coupon_task; DROP TRIGGER sets ON coupon_task_failure; DROP FUNCTION public.sets()');
 }
 
+sql('TRUNCATE audit; REVOKE ALL ON audit FROM office');
+
 # The same by a CHECK, a default, and an index.
 sql(q{
 	CREATE FUNCTION public.notes_look() RETURNS void LANGUAGE plpgsql AS $$
