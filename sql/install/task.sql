@@ -148,7 +148,7 @@ ALTER TABLE @extschema@.coupon_task_failure ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_task_failure_shop ON @extschema@.coupon_task_failure
     USING (EXISTS (SELECT FROM @extschema@.coupon_task t WHERE t.id = task_id));
 
-CREATE VIEW @extschema@.coupon_stuck_tasks AS
+CREATE VIEW @extschema@.coupon_stuck_tasks WITH (security_barrier) AS
 SELECT 'task'::text AS kind, t.id, COALESCE(p.last_done, t.finished_at, t.send_at) AS since, t.state,
        t.attempts, COALESCE(t.last_error, t.fail_reason) AS last_error,
        CASE WHEN t.state = 'failed' THEN format('SELECT @extschema@.coupon_task_submit(%s)', t.id)
