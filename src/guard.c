@@ -556,7 +556,7 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 		NoteUsers(trigger);
 
 	/* A row of the claim path is counted already. */
-	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) &&
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) && InsertIsRunning() &&
 		InsertIsOurs(ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0),
 					 ColumnInt8(trigger, trigger->tg_trigtuple, "user_id", 0),
 					 ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)))

@@ -10,9 +10,10 @@
  * after each such transaction, and for each load.  Epochs are never given
  * twice, not even to two templates, so an epoch and a user are the whole key.
  *
- * Who looks at the table notes what was found under the epoch read before the
- * look.  Who finds a note under the epoch of now has what is committed now, or
- * less where coupons have been added.  Only committed rows may be noted.
+ * A backend that looks at the table notes what it has found, under the epoch
+ * that it read before the look.  One that finds a note under the epoch of now has
+ * what is committed now, or less where coupons have been added.  Only committed
+ * rows may be noted.
  *
  * Two places share a cache line, and a user has the choice of two.  A note that
  * is pushed out, or that meets another writer, is lost; the next look makes it

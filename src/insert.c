@@ -94,17 +94,28 @@ CompareRowIds(const void *id, const void *row)
 }
 
 /*
+ * InsertIsRunning tells whether there are any rows that InsertIsOurs may be
+ * asked about.
+ */
+bool
+InsertIsRunning(void)
+{
+	return running.nrows > 0;
+}
+
+/*
  * InsertIsOurs tells triggers on user_coupon that a row is the claim path's own,
  * which the stock counter knows of.  A user's trigger may write others meanwhile.
  */
 bool
 InsertIsOurs(int64 template_id, int64 user_id, int64 coupon_id)
 {
-	const InsertRow *row = NULL;
+	const InsertRow *row;
 
-	if (running.nrows > 0 && template_id == running.template_id)
-		row = bsearch(&coupon_id, running.rows, running.nrows, sizeof(InsertRow),
-					  CompareRowIds);
+	if (!InsertIsRunning() || template_id != running.template_id)
+		return false;
+	row = bsearch(&coupon_id, running.rows, running.nrows, sizeof(InsertRow),
+				  CompareRowIds);
 	return row != NULL && row->user_id == user_id;
 }
 

@@ -31,6 +31,7 @@ extern int	InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 extern bool InsertLockBatch(void);
 extern int	InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows,
 						bool direct);
+extern bool InsertIsRunning(void);
 extern bool InsertIsOurs(int64 template_id, int64 user_id, int64 coupon_id);
 
 #endif							/* COUPON_INSERT_H */

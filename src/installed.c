@@ -2,8 +2,8 @@
  * installed.c
  *		Whether the CHECKs of our tables are those that they were installed with.
  *
- * Who writes a table past the executor fills rows that satisfy the CHECKs of
- * the install script.  One that somebody has put in the place of ours, under
+ * Code that writes a table past the executor fills rows that satisfy the CHECKs
+ * of the install script.  One that somebody has put in the place of ours, under
  * the same name perhaps, has to be evaluated.
  *
  * What is compared is the tree that PostgreSQL makes of the text in the install

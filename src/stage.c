@@ -81,6 +81,7 @@ Execute(const char *command, int expected)
 static void
 CheckStage(const RangeVar *name, Oid relation, Oid before, void *arg)
 {
+	Oid			owner = CatalogGet()->owner;
 	HeapTuple	tuple;
 	Form_pg_class form;
 	bool		ours;
@@ -91,7 +92,7 @@ CheckStage(const RangeVar *name, Oid relation, Oid before, void *arg)
 	if (!HeapTupleIsValid(tuple))
 		return;					/* dropped just now: it is looked for again */
 	form = (Form_pg_class) GETSTRUCT(tuple);
-	ours = form->relkind == RELKIND_RELATION && form->relowner == CatalogGet()->owner;
+	ours = form->relkind == RELKIND_RELATION && form->relowner == owner;
 	ReleaseSysCache(tuple);
 	if (!ours)
 		ereport(ERROR,

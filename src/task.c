@@ -8,8 +8,8 @@
  *		  │                 failed ◄─────────────────│──────────┘
  *		  └───────────────────┴─┴──── cancel ────────┴──► cancelled
  *
- * Who changes a state holds the lock of the task for update; who handles a
- * batch, or loads the stage, holds it for share.  So a cancel waits for the
+ * A backend that changes a state holds the lock of the task for update; one that
+ * handles a batch, or loads the stage, holds it for share.  So a cancel waits for the
  * batches that are running, at most one per runner, and no other begins.  It
  * is a lock of the lock manager, which serves in the order of asking: with a
  * lock of the row a runner would take it again and again before a cancel that

@@ -205,6 +205,28 @@ sub remarks_installed
 	}
 	return @remarks;
 }
+# What C code calls as the owner, and what that calls: a function of a shop's that
+# fires amid it may have set another search path, so that its body is read as SQL of C is.
+my %as_owner = map { $_ => 1 } join('', map { slurp_file($_) } glob 'src/*.c') =~ /%1\$s\.(coupon_\w+)\(/g;
+my %body;
+for my $sql (values %script)
+{
+	$body{$1} = $2 while $sql =~ /^CREATE FUNCTION \@extschema\@\.(\w+)\((?:(?!^CREATE ).)*?LANGUAGE plpgsql(?:(?!^CREATE ).)*?\$\$(.*?)\$\$/gms;
+}
+for (1 .. 3)
+{
+	$as_owner{$_} = 1 for map { $body{$_} ? $body{$_} =~ /\@extschema\@\.(coupon_\w+)\(/g : () } keys %as_owner;
+}
+my @owned = sort grep { $body{$_} } keys %as_owner;
+cmp_ok(scalar @owned, '>=', 4, "bodies that run as the owner: @owned");
+for my $name (@owned)
+{
+	my $sql = $body{$name} =~ s/--[^\n]*//gr;
+	$sql =~ s/:=/ SET /g;
+	$sql =~ s/\b(?:EXECUTE)\s+pg_catalog\.format\('[^;]*;/;/g;	# its text is qualified by hand
+	$sql =~ s/\b(?:ELSIF|IF|LOOP|RETURN|PERFORM|FOREACH|FOR|DECLARE|BEGIN|END)\b/;/g;
+	is(join("\n", grep { !/^(?:table|type) / && !/\bNOT \(/ } map { remarks($_) } split /;/, $sql), '', "as the owner: $name");
+}
 for my $bad ("CREATE TABLE t (a int);", "CREATE FUNCTION \@extschema\@.f() RETURNS int\n    LANGUAGE sql AS 'SELECT 1';\n",
 	"CREATE VIEW \@extschema\@.v AS SELECT * FROM coupon_task;", "CREATE VIEW \@extschema\@.v AS SELECT \@extschema\@.coupon_shop_allowed(NULL);")
 {

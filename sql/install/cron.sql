@@ -101,23 +101,26 @@ CREATE FUNCTION @extschema@.coupon_cron_trim(ended_before timestamptz, max_rows 
 DECLARE
     n bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_cron') THEN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_extension
+                   WHERE extname OPERATOR(pg_catalog.=) 'pg_cron'::pg_catalog.name) THEN
         RETURN 0;
-    ELSIF NOT has_schema_privilege('cron', 'USAGE') THEN
+    ELSIF NOT pg_catalog.has_schema_privilege('cron'::pg_catalog.text, 'USAGE'::pg_catalog.text) THEN
         RETURN 0;               -- the owner of coupon is no superuser any more
-    ELSIF NOT (has_table_privilege('cron.job', 'SELECT')
-               AND has_table_privilege('cron.job_run_details', 'SELECT')
-               AND has_table_privilege('cron.job_run_details', 'DELETE')) THEN
+    ELSIF NOT (pg_catalog.has_table_privilege('cron.job'::pg_catalog.text, 'SELECT'::pg_catalog.text)
+               AND pg_catalog.has_table_privilege('cron.job_run_details'::pg_catalog.text, 'SELECT'::pg_catalog.text)
+               AND pg_catalog.has_table_privilege('cron.job_run_details'::pg_catalog.text, 'DELETE'::pg_catalog.text)) THEN
         RETURN 0;
     END IF;
-    DELETE FROM cron.job_run_details WHERE runid = ANY (ARRAY(
-        SELECT r.runid FROM cron.job_run_details r LEFT JOIN cron.job c USING (jobid)
-        WHERE COALESCE(r.end_time, r.start_time) < ended_before
-          AND r.database = current_database()
-          AND (c.jobname::text LIKE 'coupon\_%'
-               OR r.command IN (SELECT j.command FROM @extschema@.coupon_cron_jobs() j))
+    DELETE FROM cron.job_run_details WHERE runid OPERATOR(pg_catalog.=) ANY (ARRAY(
+        SELECT r.runid FROM cron.job_run_details r
+        LEFT JOIN cron.job c ON c.jobid OPERATOR(pg_catalog.=) r.jobid
+        WHERE COALESCE(r.end_time, r.start_time) OPERATOR(pg_catalog.<) ended_before
+          AND r.database OPERATOR(pg_catalog.=) pg_catalog.current_database()::pg_catalog.text
+          AND (pg_catalog.starts_with(c.jobname::pg_catalog.text, 'coupon_'::pg_catalog.text)
+               OR r.command OPERATOR(pg_catalog.=) ANY (ARRAY(
+                   SELECT j.command FROM @extschema@.coupon_cron_jobs() j)))
         LIMIT max_rows));
-    GET DIAGNOSTICS n = ROW_COUNT;
+    GET DIAGNOSTICS n := ROW_COUNT;
     RETURN n;
 END
 $$
