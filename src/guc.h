@@ -27,6 +27,6 @@ extern void GucInit(void);
 extern bool GucDeniesAddress(const struct sockaddr *address);
 extern bool GucNamesDatabase(const char *name);
 extern char *GucPreloadCommand(void);
-extern void GucRefuseNotPreloaded(const char *what) pg_attribute_noreturn();
+extern void GucRefuseNotPreloaded(const char *what);
 
 #endif							/* COUPON_GUC_H */
