@@ -192,9 +192,7 @@ BeginCall(FmgrInfo *call)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
-	SetUserIdAndSecContext(top.caller,
-						   top.caller_context | SECURITY_LOCAL_USERID_CHANGE |
-						   (record->sec_context & SECURITY_RESTRICTED_OPERATION));
+	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
 }
 
 static void

@@ -62,6 +62,17 @@ typedef bool CompatUpdateIndexes;
 	pg_database_ownercheck(database, role)
 #endif
 
+/*
+ * How SQL runs as our owner.  From 18 on a deferred trigger runs as the role that
+ * queued it, at commit, when nothing of ours is there to switch it (caller.c): a
+ * restricted operation refuses to queue one.  Before 18 it runs as the session.
+ */
+#if PG_VERSION_NUM >= 180000
+#define COMPAT_OWNER_CONTEXT (SECURITY_LOCAL_USERID_CHANGE | SECURITY_RESTRICTED_OPERATION)
+#else
+#define COMPAT_OWNER_CONTEXT SECURITY_LOCAL_USERID_CHANGE
+#endif
+
 #if PG_VERSION_NUM >= 170000
 #define CompatCreateWaitEventSet(context, n) CreateWaitEventSet(NULL, n)
 #else

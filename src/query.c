@@ -20,6 +20,7 @@
 
 #include "caller.h"
 #include "catalog.h"
+#include "compat.h"
 #include "errors.h"
 #include "query.h"
 
@@ -41,8 +42,7 @@ QueryBegin(QueryScope *scope)
 		elog(ERROR, "SPI_connect failed");
 	GetUserIdAndSecContext(&scope->user, &scope->sec_context);
 	scope->caller_scope = CallerBeginScope(scope->user, scope->sec_context, cat->owner);
-	SetUserIdAndSecContext(cat->owner,
-						   scope->sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(cat->owner, scope->sec_context | COMPAT_OWNER_CONTEXT);
 }
 
 /*

@@ -71,6 +71,20 @@ for my $table (sort keys %calls)
 		sql("DROP TRIGGER audits ON $table");
 	}
 }
+# A deferred trigger, which fires when our SQL is over: as the session, or not at all.
+for my $table ('coupon_contact', 'user_coupon')
+{
+	sql("CREATE CONSTRAINT TRIGGER audits AFTER INSERT ON $table DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.audits()");
+	my $call = $table eq 'user_coupon' ? 'SELECT outcome FROM coupon_receive(1, 77)' : q{SELECT coupon_contact_set(77, 'app', 'x')};
+	for my $end ('', 'SET CONSTRAINTS ALL IMMEDIATE;')
+	{
+		my ($out, $err) = as_role('app', "$trap BEGIN; $call; $end COMMIT");
+		is(supers(), $owner, "$table, deferred: a temporary table gives app nothing");
+		like($err, qr/permission denied|must be superuser|[Oo]nly roles|cannot fire deferred trigger/, "$table, deferred: it was at work as app, or refused");
+	}
+	sql("DROP TRIGGER audits ON $table");
+}
+
 # What functions of ours in PL/pgSQL write.
 sql(q{GRANT EXECUTE ON PROCEDURE coupon_purge() TO office; ALTER ROLE office SET coupon.keep_tasks = 1});
 for my $table ('coupon_task', 'coupon_task_failure')
