@@ -1,3 +1,5 @@
+-- what other tests have left is folded, so that what is folded below is of this one
+SELECT upto > 0 AS upto FROM coupon_fold();
 -- what is said of a coupon, without its id
 CREATE FUNCTION refused(statement text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
