@@ -30,7 +30,6 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "partitioning/partbounds.h"
@@ -125,32 +124,6 @@ CatalogInit(void)
 	CacheRegisterSyscacheCallback(NAMESPACEOID, SyscacheChanged, (Datum) 0);
 }
 
-/* The columns of user_coupon as they are installed, in order. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-	bool		not_null;
-	bool		given;			/* by insert.c, so that a default is not used */
-}			installed_columns[COUPON_COLUMNS] =
-{
-	{"id", INT8OID, true, true},
-	{"user_id", INT8OID, true, true},
-	{"template_id", INT8OID, true, true},
-	{"received_at", TIMESTAMPTZOID, true, true},
-	{"use_start", TIMESTAMPTZOID, true, true},
-	{"use_end", TIMESTAMPTZOID, true, true},
-	{"receive_seq", INT4OID, true, true},
-	{"holder", INT4OID, false, true},
-	{"status", INT2OID, true, true},
-	{"source", TEXTOID, true, true},
-	{"order_id", INT8OID, false, false},
-	{"locked_until", TIMESTAMPTZOID, false, false},
-	{"used_at", TIMESTAMPTZOID, false, false},
-	{"discount", NUMERICOID, false, false},
-	{"request_id", TEXTOID, false, true},
-};
-
 static Oid
 FindTable(Oid schema, const char *name)
 {
@@ -208,61 +181,15 @@ FindIndex(Relation rel, bool unique, int nkeys, const char *const *keys)
 	return found;
 }
 
-/* Where user_coupon's columns are in a partition, found by name. */
-static void
-FindColumns(Relation rel, AttrNumber *column)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	for (int c = COUPON_ID; c <= COUPON_COLUMNS; c++)
-	{
-		column[c] = InvalidAttrNumber;
-		for (int i = 0; i < desc->natts; i++)
-		{
-			Form_pg_attribute att = TupleDescAttr(desc, i);
-
-			if (!att->attisdropped && att->atttypid == installed_columns[c - 1].type &&
-				strcmp(NameStr(att->attname), installed_columns[c - 1].name) == 0)
-				column[c] = i + 1;
-		}
-		if (column[c] == InvalidAttrNumber)
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_NOT_INSTALLED),
-					 errmsg("table \"%s\" lacks its column \"%s\" of type %s",
-							RelationGetRelationName(rel), installed_columns[c - 1].name,
-							format_type_be(installed_columns[c - 1].type)),
-					 errhint("Rename it back, or restore it.")));
-	}
-}
-
 static void
 FindInLeaf(Relation rel, CatalogLeaf *found)
 {
 	static const char *const user_keys[] = {"template_id", "user_id", "receive_seq"};
 	static const char *const id_keys[] = {"id"};
 
-	FindColumns(rel, found->column);
+	InstalledFindColumns(rel, found->column);
 	found->user_index = FindIndex(rel, true, lengthof(user_keys), user_keys);
 	found->id_index = FindIndex(rel, false, lengthof(id_keys), id_keys);
-}
-
-static bool
-HasInstalledColumns(TupleDesc desc)
-{
-	if (desc->natts != COUPON_COLUMNS)
-		return false;
-	for (int i = 0; i < COUPON_COLUMNS; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped ||
-			strcmp(NameStr(att->attname), installed_columns[i].name) != 0 ||
-			att->atttypid != installed_columns[i].type ||
-			att->attnotnull != installed_columns[i].not_null ||
-			(att->atthasdef && !installed_columns[i].given))
-			return false;
-	}
-	return true;
 }
 
 static bool
@@ -304,7 +231,7 @@ HasForeignInsertTrigger(Relation rel)
 static bool
 IsPlain(Relation rel)
 {
-	return HasInstalledColumns(RelationGetDescr(rel)) &&
+	return InstalledColumnsOnly(RelationGetDescr(rel)) &&
 		rel->rd_rules == NULL && !rel->rd_rel->relforcerowsecurity &&
 		!HasForeignInsertTrigger(rel);
 }

@@ -9,30 +9,10 @@
 #include "access/attnum.h"
 #include "utils/relcache.h"
 
+#include "installed.h"
+
 /* Fixed: a dump must fit the table that it is restored into. */
 #define COUPON_PARTITIONS 32
-
-/* Columns of user_coupon as it is installed, from 1. */
-typedef enum CouponColumn
-{
-	COUPON_ID = 1,
-	COUPON_USER_ID,
-	COUPON_TEMPLATE_ID,
-	COUPON_RECEIVED_AT,
-	COUPON_USE_START,
-	COUPON_USE_END,
-	COUPON_RECEIVE_SEQ,
-	COUPON_HOLDER,
-	COUPON_STATUS,
-	COUPON_SOURCE,
-	COUPON_ORDER_ID,
-	COUPON_LOCKED_UNTIL,
-	COUPON_USED_AT,
-	COUPON_DISCOUNT,
-	COUPON_REQUEST_ID
-} CouponColumn;
-
-#define COUPON_COLUMNS COUPON_REQUEST_ID
 
 typedef struct Catalog
 {

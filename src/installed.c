@@ -1,6 +1,7 @@
 /*
  * installed.c
- *		Whether the CHECKs of our tables are those that they were installed with.
+ *		Whether columns and CHECKs of our tables are those that they were installed
+ *		with.
  *
  * Code that writes a table past the executor fills rows that satisfy the CHECKs
  * of the install script.  One that somebody has put in the place of ours, under
@@ -15,6 +16,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "nodes/nodes.h"
 #include "parser/parse_coerce.h"
 #include "parser/parse_collate.h"
@@ -27,6 +29,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "errors.h"
 #include "installed.h"
 
 #define MOST_CHECKS 3			/* of a table */
@@ -155,4 +158,84 @@ InstalledChecksOnly(Relation rel, const char *table)
 			return false;
 	}
 	return true;
+}
+
+/* The columns of user_coupon as they are installed, in order. */
+static const struct
+{
+	const char *name;
+	Oid			type;
+	bool		not_null;
+	bool		given;			/* by insert.c, so that a default is not used */
+}			installed_columns[COUPON_COLUMNS] =
+{
+	{"id", INT8OID, true, true},
+	{"user_id", INT8OID, true, true},
+	{"template_id", INT8OID, true, true},
+	{"received_at", TIMESTAMPTZOID, true, true},
+	{"use_start", TIMESTAMPTZOID, true, true},
+	{"use_end", TIMESTAMPTZOID, true, true},
+	{"receive_seq", INT4OID, true, true},
+	{"holder", INT4OID, false, true},
+	{"status", INT2OID, true, true},
+	{"source", TEXTOID, true, true},
+	{"order_id", INT8OID, false, false},
+	{"locked_until", TIMESTAMPTZOID, false, false},
+	{"used_at", TIMESTAMPTZOID, false, false},
+	{"discount", NUMERICOID, false, false},
+	{"request_id", TEXTOID, false, true},
+};
+
+/*
+ * InstalledColumnsOnly tells whether the columns of user_coupon, or of a
+ * partition, are those that it was installed with, and no others.
+ */
+bool
+InstalledColumnsOnly(TupleDesc desc)
+{
+	if (desc->natts != COUPON_COLUMNS)
+		return false;
+	for (int i = 0; i < COUPON_COLUMNS; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped ||
+			strcmp(NameStr(att->attname), installed_columns[i].name) != 0 ||
+			att->atttypid != installed_columns[i].type ||
+			att->attnotnull != installed_columns[i].not_null ||
+			(att->atthasdef && !installed_columns[i].given))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * InstalledFindColumns tells where user_coupon's columns are in a partition, by
+ * name, as an array indexed by CouponColumn.  Raises VC009 where one is missing
+ * or of another type.
+ */
+void
+InstalledFindColumns(Relation rel, AttrNumber *column)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int c = COUPON_ID; c <= COUPON_COLUMNS; c++)
+	{
+		column[c] = InvalidAttrNumber;
+		for (int i = 0; i < desc->natts; i++)
+		{
+			Form_pg_attribute att = TupleDescAttr(desc, i);
+
+			if (!att->attisdropped && att->atttypid == installed_columns[c - 1].type &&
+				strcmp(NameStr(att->attname), installed_columns[c - 1].name) == 0)
+				column[c] = i + 1;
+		}
+		if (column[c] == InvalidAttrNumber)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+					 errmsg("table \"%s\" lacks its column \"%s\" of type %s",
+							RelationGetRelationName(rel), installed_columns[c - 1].name,
+							format_type_be(installed_columns[c - 1].type)),
+					 errhint("Rename it back, or restore it.")));
+	}
 }
