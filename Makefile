@@ -49,8 +49,8 @@ OBJS = \
 	src/channel_check.o \
 	src/claim.o \
 	src/claimants.o \
+	src/count_snapshot.o \
 	src/coupon.o \
-	src/direct.o \
 	src/distribute.o \
 	src/dropped.o \
 	src/fold.o \
@@ -86,6 +86,7 @@ OBJS = \
 	src/render_text.o \
 	src/role.o \
 	src/row.o \
+	src/row_writer.o \
 	src/rows.o \
 	src/section.o \
 	src/stage.o \
@@ -118,7 +119,7 @@ TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_claimants \
 	013_holdings 014_tidy 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
-	026_catalog 027_rights 028_readme
+	026_catalog 027_rights 028_readme 029_ddl
 REGRESS_OPTS = --load-extension=coupon
 ISOLATION_OPTS = --load-extension=coupon
 

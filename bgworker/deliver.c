@@ -164,11 +164,11 @@ LaneDueAt(const Lane *lane)
 }
 
 static void
-Record(bool careful)
+Record(void)
 {
 	if (nanswers == 0)
 		return;
-	LeaseRecord(answers, nanswers, careful);
+	LeaseRecord(answers, nanswers);
 	for (int i = 0; i < nanswers; i++)
 	{
 		if (answers[i].gone &&
@@ -326,7 +326,7 @@ static void
 Send(Lane *lane, const LeasedPush *leased)
 {
 	MemoryContext context = CurrentMemoryContext;
-	LeaseAnswer known = {.tid = leased->tid, .id = leased->push.id, .attempts = leased->attempts,
+	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
 	const char *broken;
 	Flight	   *flight;
@@ -387,7 +387,7 @@ Work(void)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
-	Record(now < careful_until);
+	Record();
 	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
 		LoadChannels();
 	for (int i = 0; i < LaneCount(); i++)

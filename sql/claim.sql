@@ -182,10 +182,7 @@ TABLE through_sql;
 SELECT code, outcome FROM coupon_receive(221, 87024);
 \set VERBOSITY default
 ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (
-    id > 0 AND user_id > 0 AND receive_seq > 0
-    AND status BETWEEN 0 AND 4
-    AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
-    AND use_end > use_start);
+    user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end));
 \c -
 SELECT code, outcome FROM coupon_receive(221, 87024);
 TABLE through_sql;

@@ -161,7 +161,7 @@ SELECT template_id FROM coupon_remind_list(42, 1, 804);
 SELECT template_id FROM coupon_remind_list(42, 1, 800);
 SELECT count(*) FROM coupon_remind_list(99);
 
--- through SQL, where there is a trigger of somebody's, or another index
+-- with a trigger of somebody's; without the index
 CREATE FUNCTION after_mark() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
 BEGIN
     RAISE NOTICE 'marked: %, in the outbox: %', NEW.fired, (SELECT count(*) FROM coupon_notification n WHERE n.id = ANY (NEW.notifications));
@@ -176,14 +176,15 @@ DROP INDEX coupon_remind_next;
 CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes DESC);
 INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (7, 807, '{sms@10}');
 SELECT * FROM coupon_remind_tick();
-SELECT fired, next_minutes FROM coupon_remind WHERE user_id = 7 AND template_id = 807;
 DROP INDEX coupon_remind_next;
 CREATE INDEX coupon_remind_next ON coupon_remind (template_id, next_minutes);
+SELECT * FROM coupon_remind_tick();
+SELECT fired, next_minutes FROM coupon_remind WHERE user_id = 7 AND template_id = 807;
 DELETE FROM coupon_notification WHERE template_id = 807;
 DELETE FROM coupon_remind WHERE template_id = 807;
 DELETE FROM coupon_template WHERE id = 807;
 
--- the same through SQL, where the table has something of somebody's
+-- with something of somebody's on the table
 SELECT count(*) FROM generate_series(1, 3) u, unnest(ARRAY[20, 15, 10]) m, coupon_remind_create(806, u, CASE WHEN u = 3 THEN 'app' ELSE 'sms' END, m);
 SELECT code FROM coupon_remind_create(806, 2, 'ch3', 15);
 UPDATE coupon_template SET receive_start = now() + '19 min' WHERE id = 806;
@@ -198,7 +199,7 @@ ALTER TABLE coupon_remind ADD CONSTRAINT odd CHECK (fired <> '{sms@20,sms@15}');
 SELECT * FROM coupon_remind_tick();
 ALTER TABLE coupon_remind DROP CONSTRAINT odd;
 SELECT * FROM coupon_remind_tick();
--- a table that inherits: at the same place is another reminder
+-- a table that inherits is none of ours
 VACUUM FULL coupon_remind;
 CREATE TABLE child () INHERITS (coupon_remind);
 INSERT INTO child (user_id, template_id, bitmap) VALUES (7, 806, '{sms@15}');
@@ -207,7 +208,7 @@ SELECT c.fired, (SELECT count(*) FROM ONLY coupon_remind r WHERE r.ctid = c.ctid
 DROP TABLE child;
 ANALYZE coupon_remind;
 DELETE FROM coupon_notification WHERE template_id = 806 AND user_ids = '{7}';
--- last: a column leaves its place when it goes, and from then on all is SQL
+-- a column more, and one that has gone
 ALTER TABLE coupon_remind ADD COLUMN note text DEFAULT 'kept';
 UPDATE coupon_template SET receive_start = now() + '9 min' WHERE id = 806;
 SELECT * FROM coupon_remind_tick();

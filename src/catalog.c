@@ -30,6 +30,7 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "miscadmin.h"
 #include "partitioning/partbounds.h"
@@ -187,7 +188,13 @@ FindInLeaf(Relation rel, CatalogLeaf *found)
 	static const char *const user_keys[] = {"template_id", "user_id", "receive_seq"};
 	static const char *const id_keys[] = {"id"};
 
-	InstalledFindColumns(rel, found->column);
+	if (rel->rd_rel->relkind != RELKIND_RELATION)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+				 errmsg("partition \"%s\" of user_coupon is not an ordinary table",
+						RelationGetRelationName(rel)),
+				 errhint("Attach one that is.")));
+	InstalledFindCoupon(rel, found->column);
 	found->user_index = FindIndex(rel, true, lengthof(user_keys), user_keys);
 	found->id_index = FindIndex(rel, false, lengthof(id_keys), id_keys);
 }
@@ -231,7 +238,7 @@ HasForeignInsertTrigger(Relation rel)
 static bool
 IsPlain(Relation rel)
 {
-	return InstalledColumnsOnly(RelationGetDescr(rel)) &&
+	return InstalledIsCoupon(rel, catalog.coupon_sane) &&
 		rel->rd_rules == NULL && !rel->rd_rel->relforcerowsecurity &&
 		!HasForeignInsertTrigger(rel);
 }
@@ -248,8 +255,7 @@ IsPlainLeaf(Relation leaf)
 
 	return IsPlain(leaf) && constr != NULL && !constr->has_generated_stored &&
 		leaf->rd_rel->relkind == RELKIND_RELATION &&
-		leaf->rd_rel->relam == HEAP_TABLE_AM_OID &&
-		InstalledChecksOnly(leaf, "user_coupon") && !HasSpecialIndex(leaf);
+		leaf->rd_rel->relam == HEAP_TABLE_AM_OID && !HasSpecialIndex(leaf);
 }
 
 static void
@@ -311,6 +317,9 @@ FindOwner(Oid relation)
 static void
 FindObjects(Catalog *cat)
 {
+	static const Oid sane_types[] = {
+		INT8OID, INT8OID, INT4OID, INT2OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID
+	};
 	Oid			schema = FindExtensionSchema();
 	char	   *name = get_namespace_name(schema);
 
@@ -318,6 +327,7 @@ FindObjects(Catalog *cat)
 	cat->template_table = FindTable(schema, "coupon_template");
 	cat->coupon_table = FindTable(schema, "user_coupon");
 	cat->stock_table = FindTable(schema, "coupon_stock");
+	cat->watermark_table = FindTable(schema, "coupon_watermark");
 	cat->role_table = FindTable(schema, "coupon_role");
 	cat->queue_table = FindTable(schema, "coupon_notification");
 	cat->history_table = FindTable(schema, "coupon_notification_history");
@@ -327,6 +337,10 @@ FindObjects(Catalog *cat)
 										CStringGetDatum("user_coupon_guard"),
 										PointerGetDatum(buildoidvector(NULL, 0)),
 										ObjectIdGetDatum(schema));
+	cat->coupon_sane = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
+									   CStringGetDatum("user_coupon_sane"),
+									   PointerGetDatum(buildoidvector(sane_types, lengthof(sane_types))),
+									   ObjectIdGetDatum(schema));
 	FindLeaves(cat);
 }
 

@@ -21,11 +21,13 @@ typedef struct Catalog
 	Oid			template_table;
 	Oid			coupon_table;
 	Oid			stock_table;
+	Oid			watermark_table;
 	Oid			role_table;
 	Oid			queue_table;	/* coupon_notification */
 	Oid			history_table;	/* coupon_notification_history */
 	Oid			remind_table;
 	Oid			coupon_guard;	/* the function user_coupon_guard() */
+	Oid			coupon_sane;	/* user_coupon_sane(), the CHECK of user_coupon */
 	Oid			leaf[COUPON_PARTITIONS];	/* by hash remainder */
 } Catalog;
 

@@ -289,7 +289,7 @@ RequireSending(const char *channel)
 		NotSetUp(channel);
 	if (DatumGetBool(QueryValue(0, 1, &isnull)))
 		return;
-	reason = QueryValue(0, 2, &isnull);
+	reason = QueryText(0, 2, &isnull);
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 			 errmsg("channel \"%s\" is switched off", channel),

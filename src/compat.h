@@ -10,6 +10,7 @@
 #include "access/tableam.h"
 #include "common/base64.h"
 #include "executor/executor.h"
+#include "parser/parse_relation.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
 
@@ -41,17 +42,37 @@
 	ExecInsertIndexTuples(info, slot, estate, false, (conflict) != NULL, conflict, NIL)
 #endif
 
-/* After an update: entries for the new version of a row. */
+/* The range table of a statement that writes one table; "updated" for its triggers. */
+static inline void
+CompatInitRangeTable(EState *estate, Relation rel, Bitmapset *updated)
+{
+	RangeTblEntry *rte = makeNode(RangeTblEntry);
+
+	rte->rtekind = RTE_RELATION;
+	rte->relid = RelationGetRelid(rel);
+	rte->relkind = rel->rd_rel->relkind;
+	rte->rellockmode = RowExclusiveLock;
 #if PG_VERSION_NUM >= 160000
-typedef TU_UpdateIndexes CompatUpdateIndexes;
-#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
-	((indexes) == TU_None ? NIL : \
-	 ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL, \
-						   (indexes) == TU_Summarizing))
+	{
+		List	   *infos = NIL;
+
+		addRTEPermissionInfo(&infos, rte)->updatedCols = updated;
+#if PG_VERSION_NUM >= 180000
+		ExecInitRangeTable(estate, list_make1(rte), infos, bms_make_singleton(1));
 #else
-typedef bool CompatUpdateIndexes;
-#define CompatExecUpdateIndexTuples(info, slot, estate, indexes) \
-	((indexes) ? ExecInsertIndexTuples(info, slot, estate, true, false, NULL, NIL) : NIL)
+		ExecInitRangeTable(estate, list_make1(rte), infos);
+#endif
+	}
+#else
+	rte->updatedCols = updated;
+	ExecInitRangeTable(estate, list_make1(rte));
+#endif
+}
+
+#if PG_VERSION_NUM >= 160000
+#define CompatEvalPlanQualInit(epq, estate) EvalPlanQualInit(epq, estate, NULL, NIL, -1, NIL)
+#else
+#define CompatEvalPlanQualInit(epq, estate) EvalPlanQualInit(epq, estate, NULL, NIL, -1)
 #endif
 
 #if PG_VERSION_NUM >= 160000

@@ -108,15 +108,13 @@ OneInt8(int column)
 int64
 FoldWatermark(void)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryScope	scope;
 	int64		upto = 0;
 
 	QueryBegin(&scope);
-	if (QueryRunLatest(&read_watermark, NULL, NULL, snapshot) == 1)
+	if (QueryRunLatest(&read_watermark, NULL, NULL) == 1)
 		upto = OneInt8(1);
 	QueryEnd(&scope);
-	UnregisterSnapshot(snapshot);
 	return upto;
 }
 

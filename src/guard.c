@@ -27,6 +27,7 @@
 #include "utils/typcache.h"
 
 #include "catalog.h"
+#include "count_snapshot.h"
 #include "claimants.h"
 #include "errors.h"
 #include "fold.h"
@@ -34,6 +35,7 @@
 #include "insert.h"
 #include "journal.h"
 #include "query.h"
+#include "role.h"
 #include "template.h"
 #include "wake.h"
 
@@ -64,6 +66,11 @@ static OwnerQuery stock_row = {
 
 static OwnerQuery lock_coupons = {
 	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
+};
+
+static OwnerQuery any_reminder_of_template = {
+	"SELECT 1 FROM %1$s.coupon_remind WHERE template_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+	1, {INT8OID}
 };
 
 static OwnerQuery any_coupon = {
@@ -140,14 +147,12 @@ SameColumn(TriggerData *trigger, const char *name)
 static bool
 Ask(OwnerQuery *query, Datum *args)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryScope	scope;
 	bool		yes;
 
 	QueryBegin(&scope);
-	yes = QueryRunLatest(query, args, NULL, snapshot) > 0;
+	yes = QueryRunLatest(query, args, NULL) > 0;
 	QueryEnd(&scope);
-	UnregisterSnapshot(snapshot);
 	return yes;
 }
 
@@ -189,13 +194,14 @@ IsTakenOut(int64 template_id, int64 quota)
 static int64
 IssuedByTables(int64 template_id)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	CountSnapshot count;
 	TemplateRow row;
 	int64		issued = 0;
 
-	if (TemplateReadRow(template_id, snapshot, &row))
-		issued = TemplateCountIssued(template_id, &row, snapshot);
-	UnregisterSnapshot(snapshot);
+	CountSnapshotTake(&count);
+	if (TemplateReadRow(template_id, count.snapshot, &row))
+		issued = TemplateCountIssued(template_id, &row, count.snapshot);
+	CountSnapshotRelease(&count);
 	return issued;
 }
 
@@ -251,16 +257,16 @@ RequireUntouched(int64 template_id, int64 quota, const char *act,
 static int64
 OwnQuota(int64 template_id, int64 total)
 {
-	Snapshot	snapshot;
+	CountSnapshot count;
 	TemplateRow row;
 	int64		others = 0;
 
 	if (total == CACHE_UNLIMITED)
 		return CACHE_UNLIMITED;
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	if (TemplateReadRow(template_id, snapshot, &row))
+	CountSnapshotTake(&count);
+	if (TemplateReadRow(template_id, count.snapshot, &row))
 		others = row.others;
-	UnregisterSnapshot(snapshot);
+	CountSnapshotRelease(&count);
 	return total - others;
 }
 
@@ -318,6 +324,22 @@ GuardTemplateTruncate(Oid relation)
 	JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
 }
 
+/*
+ * A shop must not get another's reminders by the id of a template that was deleted.
+ * Others see them anyhow, and a restore may fill the tables in any order.
+ */
+static void
+RefuseUsedId(int64 id)
+{
+	Datum		arg = Int64GetDatum(id);
+
+	if (Ask(&any_reminder_of_template, &arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("the id %lld was that of a template that users wait for", (long long) id),
+				 errhint("Leave the id to its default.")));
+}
+
 /* A row is stored, whatever other triggers have made of it. */
 static Datum
 NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
@@ -326,6 +348,8 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 	{
+		if (!IsReplica() && RoleIsBound())
+			RefuseUsedId(id);
 		IdObserve(id);
 		JournalAddChange(JOURNAL_CREATED, relation, id);
 	}
@@ -394,13 +418,15 @@ HasStockRow(TriggerData *trigger, HeapTuple tuple)
 static void
 GiveQuotaAway(int64 template_id, int64 n)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	CountSnapshot count;
 	TemplateRow row;
+	bool		found;
 
-	if (TemplateReadRow(template_id, snapshot, &row) &&
-		row.quota != CACHE_UNLIMITED)
+	CountSnapshotTake(&count);
+	found = TemplateReadRow(template_id, count.snapshot, &row);
+	CountSnapshotRelease(&count);
+	if (found && row.quota != CACHE_UNLIMITED)
 		LowerQuota(template_id, row.quota, row.quota - n);
-	UnregisterSnapshot(snapshot);
 }
 
 /*

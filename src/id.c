@@ -234,18 +234,15 @@ RaiseAboveTables(Oid relation)
 	if (!IsRaised(relation, false))
 	{
 		QueryScope	scope;
-		Snapshot	snapshot;
 		bool		isnull = true;
 		Datum		newest = (Datum) 0;
 		Datum		limit = Int64GetDatum(ID_TOO_FAR);
 
 		QueryBegin(&scope);
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		if (QueryRunLatest(&newest_id, &limit, NULL, snapshot) == 1)
+		if (QueryRunLatest(&newest_id, &limit, NULL) == 1)
 			newest = QueryValue(0, 1, &isnull);
 		if (!isnull)
 			RaiseAbove(DatumGetInt64(newest));
-		UnregisterSnapshot(snapshot);
 		QueryEnd(&scope);
 		(void) IsRaised(relation, true);
 	}

@@ -1,241 +1,223 @@
 /*
  * installed.c
- *		Whether columns and CHECKs of our tables are those that they were installed
- *		with.
+ *		Whether our tables are as the install script made them.
  *
- * Code that writes a table past the executor fills rows that satisfy the CHECKs
- * of the install script.  One that somebody has put in the place of ours, under
- * the same name perhaps, has to be evaluated.
+ * Columns that our code reads are found by name and type, in each table.  What
+ * insert.c writes past the executor must have nothing that an INSERT would have
+ * to heed: InstalledIsCoupon is the one place that says so of columns and CHECKs.
  *
- * What is compared is the tree that PostgreSQL makes of the text in the install
- * script, here and now: types and operators of ours have other numbers in each
- * database.  That takes longer than a row takes to be written, so what was
- * found good, or not, is remembered as the string that the catalog has for it;
- * as a rule comparing these is all.
+ * The CHECK of user_coupon is a function, so that it can be told from one of
+ * somebody's, also under the same name.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "catalog/pg_type.h"
-#include "nodes/nodes.h"
-#include "parser/parse_coerce.h"
-#include "parser/parse_collate.h"
-#include "parser/parse_expr.h"
-#include "parser/parse_relation.h"
-#include "parser/parser.h"
+#include "fmgr.h"
+#include "nodes/primnodes.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "errors.h"
 #include "installed.h"
 
-#define MOST_CHECKS 3			/* of a table */
+PG_FUNCTION_INFO_V1(user_coupon_sane);
 
-/* Tables that are written past the executor, as sql/install/ has them. */
-static struct
-{
-	const char *table;
-	const char *checks[MOST_CHECKS];
-	char	   *good[MOST_CHECKS];	/* the same, as stored in the catalog */
-	char	   *foreign;		/* the last one that is none of them */
-}			tables[] =
-{
-	{"user_coupon", {
-		"id > 0 AND user_id > 0 AND receive_seq > 0"
-		" AND status BETWEEN 0 AND 4"
-		" AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')"
-		" AND use_end > use_start"}},
-	{"coupon_notification", {
-		"channel IN ('sms', 'email', 'app', 'ch3', 'ch4')",
-		"kind IN ('reminder', 'coupon', 'test')",
-		"cardinality(user_ids) > 0 AND array_position(user_ids, NULL) IS NULL"}},
-	{"coupon_notification_history", {
-		"state IN ('delivered', 'dead', 'missed')"}},
-	{"coupon_remind", {
-		"user_id > 0 AND bitmap <> '{}' AND fired <@ bitmap"}},
+/* user_coupon, in the order of the install script. */
+static const InstalledColumn coupon_columns[COUPON_COLUMNS] = {
+	{"id", INT8OID},
+	{"user_id", INT8OID},
+	{"template_id", INT8OID},
+	{"received_at", TIMESTAMPTZOID},
+	{"use_start", TIMESTAMPTZOID},
+	{"use_end", TIMESTAMPTZOID},
+	{"receive_seq", INT4OID},
+	{"holder", INT4OID},
+	{"status", INT2OID},
+	{"source", TEXTOID},
+	{"order_id", INT8OID},
+	{"locked_until", TIMESTAMPTZOID},
+	{"used_at", TIMESTAMPTZOID},
+	{"discount", NUMERICOID},
+	{"request_id", TEXTOID},
 };
 
-/* The tree of a CHECK, as CREATE TABLE makes it. */
-static Node *
-Parse(Relation rel, const char *text)
-{
-	ParseState *state = make_parsestate(NULL);
-	List	   *raw = raw_parser(text, RAW_PARSE_PLPGSQL_EXPR);
-	SelectStmt *select = castNode(SelectStmt, linitial_node(RawStmt, raw)->stmt);
-	ResTarget  *target = linitial_node(ResTarget, select->targetList);
-	Node	   *tree;
-
-	addNSItemToQuery(state,
-					 addRangeTableEntryForRelation(state, rel, AccessShareLock, NULL,
-												   false, true),
-					 true, true, true);
-	tree = transformExpr(state, target->val, EXPR_KIND_CHECK_CONSTRAINT);
-	tree = coerce_to_boolean(state, tree, "CHECK");
-	assign_expr_collations(state, tree);
-	free_parsestate(state);
-	return tree;
-}
-
-/* Parse, with our own types and operators in sight, and no stranger's. */
-static Node *
-ParseInSchema(Relation rel, const char *text)
-{
-	const char *schema = get_namespace_name(RelationGetNamespace(rel));
-	int			level = NewGUCNestLevel();
-	Node	   *tree;
-
-	(void) set_config_option("search_path",
-							 psprintf("pg_catalog, %s, pg_temp", quote_identifier(schema)),
-							 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-	tree = Parse(rel, text);
-	AtEOXact_GUC(true, level);
-	return tree;
-}
-
-static void
-Remember(char **place, const char *stored)
-{
-	static MemoryContext context = NULL;
-
-	if (context == NULL)
-		context = AllocSetContextCreate(TopMemoryContext, "coupon installed checks",
-										ALLOCSET_SMALL_SIZES);
-	if (*place != NULL)
-		pfree(*place);
-	*place = NULL;
-	*place = MemoryContextStrdup(context, stored);
-}
-
-/* Whether a CHECK, as the catalog has it, is one of a table's own. */
+/* Columns whose value insert.c leaves out: null, so without a default or NOT NULL. */
 static bool
-IsInstalled(Relation rel, int table, const char *stored)
+IsLeftOut(CouponColumn column)
 {
-	Node	   *tree;
-
-	for (int i = 0; i < MOST_CHECKS; i++)
-	{
-		if (tables[table].good[i] != NULL && strcmp(tables[table].good[i], stored) == 0)
-			return true;
-	}
-	if (tables[table].foreign != NULL && strcmp(tables[table].foreign, stored) == 0)
-		return false;
-	tree = stringToNode(stored);
-	for (int i = 0; i < MOST_CHECKS && tables[table].checks[i] != NULL; i++)
-	{
-		if (equal(tree, ParseInSchema(rel, tables[table].checks[i])))
-		{
-			Remember(&tables[table].good[i], stored);
-			return true;
-		}
-	}
-	Remember(&tables[table].foreign, stored);
-	return false;
+	return column >= COUPON_ORDER_ID && column <= COUPON_DISCOUNT;
 }
 
-/*
- * InstalledChecksOnly tells whether a relation, the table of that name or a
- * partition of it, locked and with its columns as installed, has no CHECK but
- * the table's own.
- */
-bool
-InstalledChecksOnly(Relation rel, const char *table)
+static bool
+MayBeNull(CouponColumn column)
 {
-	TupleConstr *constr = RelationGetDescr(rel)->constr;
-	int			number = 0;
-
-	if (constr == NULL || constr->num_check == 0)
-		return true;
-	while (number < lengthof(tables) && strcmp(tables[number].table, table) != 0)
-		number++;
-	if (number == lengthof(tables))
-		return false;			/* somebody's, that inherits from ours */
-	for (int i = 0; i < constr->num_check; i++)
-	{
-		if (!IsInstalled(rel, number, constr->check[i].ccbin))
-			return false;
-	}
-	return true;
+	return IsLeftOut(column) || column == COUPON_HOLDER || column == COUPON_REQUEST_ID;
 }
 
-/* The columns of user_coupon as they are installed, in order. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-	bool		not_null;
-	bool		given;			/* by insert.c, so that a default is not used */
-}			installed_columns[COUPON_COLUMNS] =
-{
-	{"id", INT8OID, true, true},
-	{"user_id", INT8OID, true, true},
-	{"template_id", INT8OID, true, true},
-	{"received_at", TIMESTAMPTZOID, true, true},
-	{"use_start", TIMESTAMPTZOID, true, true},
-	{"use_end", TIMESTAMPTZOID, true, true},
-	{"receive_seq", INT4OID, true, true},
-	{"holder", INT4OID, false, true},
-	{"status", INT2OID, true, true},
-	{"source", TEXTOID, true, true},
-	{"order_id", INT8OID, false, false},
-	{"locked_until", TIMESTAMPTZOID, false, false},
-	{"used_at", TIMESTAMPTZOID, false, false},
-	{"discount", NUMERICOID, false, false},
-	{"request_id", TEXTOID, false, true},
+/* What user_coupon_sane is called with, in order. */
+static const CouponColumn sane_arguments[] = {
+	COUPON_ID, COUPON_USER_ID, COUPON_RECEIVE_SEQ, COUPON_STATUS, COUPON_SOURCE,
+	COUPON_USE_START, COUPON_USE_END
 };
 
-/*
- * InstalledColumnsOnly tells whether the columns of user_coupon, or of a
- * partition, are those that it was installed with, and no others.
- */
-bool
-InstalledColumnsOnly(TupleDesc desc)
+static Oid
+TypeOf(Relation rel, const InstalledColumn *column)
 {
-	if (desc->natts != COUPON_COLUMNS)
-		return false;
-	for (int i = 0; i < COUPON_COLUMNS; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped ||
-			strcmp(NameStr(att->attname), installed_columns[i].name) != 0 ||
-			att->atttypid != installed_columns[i].type ||
-			att->attnotnull != installed_columns[i].not_null ||
-			(att->atthasdef && !installed_columns[i].given))
-			return false;
-	}
-	return true;
+	if (OidIsValid(column->type))
+		return column->type;
+	return GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum("remind_bitmap"),
+						   ObjectIdGetDatum(RelationGetNamespace(rel)));
 }
 
 /*
- * InstalledFindColumns tells where user_coupon's columns are in a partition, by
- * name, as an array indexed by CouponColumn.  Raises VC009 where one is missing
- * or of another type.
+ * InstalledFindColumns fills in where columns are in a table that is locked.
+ * Raises VC009 where one is missing or of another type.
  */
 void
-InstalledFindColumns(Relation rel, AttrNumber *column)
+InstalledFindColumns(Relation rel, const InstalledColumn *columns, int ncolumns,
+					 AttrNumber *found)
 {
-	TupleDesc	desc = RelationGetDescr(rel);
-
-	for (int c = COUPON_ID; c <= COUPON_COLUMNS; c++)
+	for (int c = 0; c < ncolumns; c++)
 	{
-		column[c] = InvalidAttrNumber;
+		Oid			type = TypeOf(rel, &columns[c]);
+		TupleDesc	desc = RelationGetDescr(rel);	/* after the look-up */
+
+		found[c] = InvalidAttrNumber;
 		for (int i = 0; i < desc->natts; i++)
 		{
 			Form_pg_attribute att = TupleDescAttr(desc, i);
 
-			if (!att->attisdropped && att->atttypid == installed_columns[c - 1].type &&
-				strcmp(NameStr(att->attname), installed_columns[c - 1].name) == 0)
-				column[c] = i + 1;
+			if (!att->attisdropped && att->atttypid == type &&
+				strcmp(NameStr(att->attname), columns[c].name) == 0)
+				found[c] = i + 1;
 		}
-		if (column[c] == InvalidAttrNumber)
+		if (found[c] == InvalidAttrNumber)
 			ereport(ERROR,
 					(errcode(ERRCODE_COUPON_NOT_INSTALLED),
 					 errmsg("table \"%s\" lacks its column \"%s\" of type %s",
-							RelationGetRelationName(rel), installed_columns[c - 1].name,
-							format_type_be(installed_columns[c - 1].type)),
+							RelationGetRelationName(rel), columns[c].name,
+							format_type_be(type)),
 					 errhint("Rename it back, or restore it.")));
 	}
+}
+
+/*
+ * InstalledFindCoupon is InstalledFindColumns for a partition of user_coupon, as
+ * an array indexed by CouponColumn.
+ */
+void
+InstalledFindCoupon(Relation rel, AttrNumber *found)
+{
+	InstalledFindColumns(rel, coupon_columns, COUPON_COLUMNS, found + COUPON_ID);
+}
+
+static bool
+HasCouponColumns(TupleDesc desc)
+{
+	if (desc->natts != COUPON_COLUMNS)
+		return false;
+	for (int c = COUPON_ID; c <= COUPON_COLUMNS; c++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, c - 1);
+
+		if (att->attisdropped ||
+			strcmp(NameStr(att->attname), coupon_columns[c - 1].name) != 0 ||
+			att->atttypid != coupon_columns[c - 1].type ||
+			att->attnotnull == MayBeNull(c) ||
+			(att->atthasdef && IsLeftOut(c)))
+			return false;
+	}
+	return true;
+}
+
+/* Whether a CHECK is user_coupon_sane of the columns that it is installed with. */
+static bool
+IsSane(const char *stored, Oid sane)
+{
+	FuncExpr   *call = stringToNode(stored);
+
+	if (!IsA(call, FuncExpr) || call->funcid != sane ||
+		list_length(call->args) != lengthof(sane_arguments))
+		return false;
+	for (int i = 0; i < lengthof(sane_arguments); i++)
+	{
+		Var		   *var = list_nth(call->args, i);
+
+		if (!IsA(var, Var) || var->varattno != sane_arguments[i])
+			return false;
+	}
+	return true;
+}
+
+/*
+ * InstalledIsCoupon tells whether user_coupon, or a partition, has the columns
+ * that it was installed with, and no other, and no CHECK but the function given,
+ * user_coupon_sane.  No look-ups in here: they may free what is read.
+ */
+bool
+InstalledIsCoupon(Relation rel, Oid sane)
+{
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+
+	if (constr == NULL || !HasCouponColumns(RelationGetDescr(rel)))
+		return false;
+	for (int i = 0; i < constr->num_check; i++)
+	{
+		if (!IsSane(constr->check[i].ccbin, sane))
+			return false;
+	}
+	return true;
+}
+
+static void
+Refuse(const char *column, const char *rule)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CHECK_VIOLATION),
+			 errmsg("%s of a coupon %s", column, rule),
+			 err_generic_string(PG_DIAG_TABLE_NAME, "user_coupon"),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, column),
+			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, "user_coupon_sane")));
+}
+
+static bool
+IsSource(const char *source)
+{
+	static const char *const sources[] = {
+		"center", "platform", "shop", "registration", "code", "redis"
+	};
+
+	for (int i = 0; i < lengthof(sources); i++)
+	{
+		if (strcmp(source, sources[i]) == 0)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end):
+ * the CHECK of user_coupon.  Returns true, or raises 23514 that names the column
+ * and the rule it breaks.  insert.c satisfies it by construction.
+ */
+Datum
+user_coupon_sane(PG_FUNCTION_ARGS)
+{
+	int16		status = PG_GETARG_INT16(3);
+
+	if (PG_GETARG_INT64(0) <= 0)
+		Refuse("id", "must be positive");
+	if (PG_GETARG_INT64(1) <= 0)
+		Refuse("user_id", "must be positive");
+	if (PG_GETARG_INT32(2) <= 0)
+		Refuse("receive_seq", "must be positive");
+	if (status < 0 || status > 4)
+		Refuse("status", "must lie between 0 and 4");
+	if (!IsSource(text_to_cstring(PG_GETARG_TEXT_PP(4))))
+		Refuse("source", "must be center, platform, shop, registration, code or redis");
+	if (PG_GETARG_TIMESTAMPTZ(6) <= PG_GETARG_TIMESTAMPTZ(5))
+		Refuse("use_end", "must be later than use_start");
+	PG_RETURN_BOOL(true);
 }

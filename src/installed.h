@@ -1,13 +1,20 @@
 /*
  * installed.h
- *		Whether the CHECKs of our tables are those that they were installed with.
+ *		Whether our tables are as the install script made them.
  */
 #ifndef COUPON_INSTALLED_H
 #define COUPON_INSTALLED_H
 
 #include "utils/relcache.h"
 
-/* Columns of user_coupon as it is installed, from 1. */
+/* A column that our code reads or writes. */
+typedef struct InstalledColumn
+{
+	const char *name;
+	Oid			type;			/* InvalidOid: remind_bitmap */
+} InstalledColumn;
+
+/* Columns of user_coupon, from 1. */
 typedef enum CouponColumn
 {
 	COUPON_ID = 1,
@@ -29,8 +36,9 @@ typedef enum CouponColumn
 
 #define COUPON_COLUMNS COUPON_REQUEST_ID
 
-extern bool InstalledColumnsOnly(TupleDesc desc);
-extern void InstalledFindColumns(Relation rel, AttrNumber *column);
-extern bool InstalledChecksOnly(Relation rel, const char *table);
+extern void InstalledFindColumns(Relation rel, const InstalledColumn *columns, int ncolumns,
+								 AttrNumber *found);
+extern void InstalledFindCoupon(Relation rel, AttrNumber *found);
+extern bool InstalledIsCoupon(Relation rel, Oid sane);
 
 #endif							/* COUPON_INSTALLED_H */

@@ -26,17 +26,16 @@
  * push is sent once more, under the same id.  What a push tells of must be on
  * disk before it leaves; see "asynchronous".
  *
- * It goes past the executor (direct.c) while it can: the walk along the index,
- * and the new version of each row that is free.  A row that somebody else has
- * locked or changed meanwhile is passed over.  Else an UPDATE does the same.
+ * A row that another transaction has locked, or changed meanwhile, is passed over.
  *
- * Locks: rows of the queue, with SKIP LOCKED; they are held to the end of the
+ * Locks: rows of the queue, of which nobody is waited for; they are held to the end of the
  * transaction, a short one.
  */
 #include "postgres.h"
 
 #include "access/stratnum.h"
 #include "catalog/pg_type.h"
+#include "common/int.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -46,30 +45,10 @@
 
 #include "array.h"
 #include "catalog.h"
+#include "errors.h"
 #include "lease.h"
 #include "outbox.h"
 #include "query.h"
-
-#define TAKE_NARGS 5
-
-/*
- * By id: places are those of one table, and another may inherit from it.  The
- * columns are those of QUEUE_ID to QUEUE_FIRST_ATTEMPT, and the place.
- */
-static OwnerQuery take = {
-	"UPDATE %1$s.coupon_notification n SET attempts = n.attempts OPERATOR(pg_catalog.+) 1,"
-	" leased_until = $5"
-	" WHERE n.id OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT w.id FROM %1$s.coupon_notification w"
-	" WHERE w.channel OPERATOR(pg_catalog.=) $1 AND w.next_at OPERATOR(pg_catalog.<=) $2"
-	"  AND w.next_at OPERATOR(pg_catalog.>=) $3"
-	" AND (w.leased_until IS NULL OR w.leased_until OPERATOR(pg_catalog.<=) $2)"
-	" ORDER BY w.next_at LIMIT $4 FOR UPDATE SKIP LOCKED))"
-	" RETURNING n.id, n.channel, n.kind, n.template_id, n.minutes, n.task_id, n.user_ids,"
-	"  n.address, n.due_at, n.next_at, n.attempts, n.first_attempt, n.ctid",
-	TAKE_NARGS, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID}
-};
-
-#define TAKEN_COLUMNS (QUEUE_FIRST_ATTEMPT + 1)
 
 /* What to take, and how much of it is there. */
 typedef struct Taking
@@ -99,10 +78,10 @@ static OwnerQuery read_contacts = {
 
 /* What is due lies before what is not. */
 static OwnerQuery look_ahead = {
-	"SELECT EXISTS (SELECT FROM %1$s.coupon_notification w"
+	"SELECT EXISTS (SELECT FROM ONLY %1$s.coupon_notification w"
 	"  WHERE w.channel OPERATOR(pg_catalog.=) $1 AND w.next_at OPERATOR(pg_catalog.<=) $2"
 	"   AND w.next_at OPERATOR(pg_catalog.>=) $3),"
-	" (SELECT w.next_at FROM %1$s.coupon_notification w"
+	" (SELECT w.next_at FROM ONLY %1$s.coupon_notification w"
 	"  WHERE w.channel OPERATOR(pg_catalog.=) $1"
 	"   AND w.next_at OPERATOR(pg_catalog.>) $2 ORDER BY w.next_at LIMIT 1)",
 	3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
@@ -146,9 +125,9 @@ static RenderEvent *
 EventOf(Taking *taking, const Datum *values, const bool *isnull)
 {
 	const LeaseChannel *channel = taking->channel;
-	int64		template_id = isnull[QUEUE_TEMPLATE_ID] ? 0 : DatumGetInt64(values[QUEUE_TEMPLATE_ID]);
-	int64		task_id = isnull[QUEUE_TASK_ID] ? 0 : DatumGetInt64(values[QUEUE_TASK_ID]);
-	int			minutes = isnull[QUEUE_MINUTES] ? 0 : DatumGetInt16(values[QUEUE_MINUTES]);
+	int64		template_id = isnull[NOTIFICATION_TEMPLATE_ID] ? 0 : DatumGetInt64(values[NOTIFICATION_TEMPLATE_ID]);
+	int64		task_id = isnull[NOTIFICATION_TASK_ID] ? 0 : DatumGetInt64(values[NOTIFICATION_TASK_ID]);
+	int			minutes = isnull[NOTIFICATION_MINUTES] ? 0 : DatumGetInt16(values[NOTIFICATION_MINUTES]);
 	RenderEvent *event;
 	ListCell   *lc;
 
@@ -156,11 +135,11 @@ EventOf(Taking *taking, const Datum *values, const bool *isnull)
 	{
 		event = lfirst(lc);
 		if (event->template_id == template_id && event->task_id == task_id &&
-			event->minutes == minutes && IsText(values[QUEUE_KIND], event->kind))
+			event->minutes == minutes && IsText(values[NOTIFICATION_KIND], event->kind))
 			return event;
 	}
 	event = palloc0(sizeof(RenderEvent));
-	event->kind = LeaseTextOf(values[QUEUE_KIND], taking->context);
+	event->kind = LeaseTextOf(values[NOTIFICATION_KIND], taking->context);
 	event->channel = channel->name;
 	event->template_id = template_id;
 	event->task_id = task_id;
@@ -179,22 +158,21 @@ EventOf(Taking *taking, const Datum *values, const bool *isnull)
 
 /* Add a push, the same way. */
 static void
-AddPush(Taking *taking, const Datum *values, const bool *isnull, ItemPointer tid)
+AddPush(Taking *taking, const Datum *values, const bool *isnull)
 {
 	MemoryContext old = MemoryContextSwitchTo(taking->context);
 	LeasedPush *leased = palloc0(sizeof(LeasedPush));
 	RenderEvent *event = EventOf(taking, values, isnull);
 
-	leased->tid = *tid;
-	leased->push.id = DatumGetInt64(values[QUEUE_ID]);
+	leased->push.id = DatumGetInt64(values[NOTIFICATION_ID]);
 	leased->push.event = event;
 	*taking->from = Max(*taking->from, DatumGetTimestampTz(values[QUEUE_NEXT_AT]));
-	leased->attempts = DatumGetInt32(values[QUEUE_ATTEMPTS]);
+	leased->attempts = DatumGetInt32(values[NOTIFICATION_ATTEMPTS]);
 	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
 	leased->asynchronous = strcmp(event->kind, "coupon") == 0;
-	ReadRecipients(leased, DatumGetArrayTypeP(values[QUEUE_USER_IDS]),
-				   isnull[QUEUE_ADDRESS] ? NULL :
-				   LeaseTextOf(values[QUEUE_ADDRESS], taking->context));
+	ReadRecipients(leased, DatumGetArrayTypeP(values[NOTIFICATION_USER_IDS]),
+				   isnull[NOTIFICATION_ADDRESS] ? NULL :
+				   LeaseTextOf(values[NOTIFICATION_ADDRESS], taking->context));
 	taking->pushes = lappend(taking->pushes, leased);
 	MemoryContextSwitchTo(old);
 }
@@ -299,84 +277,65 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 	}
 }
 
-/* Lease the row that the walk has come to, and add it; but not if it is another's. */
+/* Raises an error for a row that only a changed table can have. */
 static void
-TakeRow(Taking *taking, DirectTable *queue, const TupleTableSlot *found)
+CheckRow(const RowWriter *queue)
 {
-	ItemPointerData tid = found->tts_tid;
-	TupleTableSlot *row;
+	static const int never_null[] = {
+		NOTIFICATION_KIND, NOTIFICATION_USER_IDS, NOTIFICATION_ATTEMPTS,
+		QUEUE_FIRST_ATTEMPT
+	};
 
-	if (!found->tts_isnull[QUEUE_LEASED_UNTIL] &&
-		DatumGetTimestampTz(found->tts_values[QUEUE_LEASED_UNTIL]) > taking->now)
-		return;
-	row = DirectNewVersion(queue);
-	DirectSet(row, QUEUE_ATTEMPTS,
-			  Int32GetDatum(DatumGetInt32(found->tts_values[QUEUE_ATTEMPTS]) + 1));
-	DirectSet(row, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
-	if ((!DirectMayBeHeld(queue) || DirectLock(queue, &tid)) && DirectUpdate(queue, &tid))
-		AddPush(taking, row->tts_values, row->tts_isnull, &tid);
+	for (int i = 0; i < lengthof(never_null); i++)
+	{
+		if (queue->isnull[never_null[i]])
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+					 errmsg("a row of \"coupon_notification\" has a null where none can be as installed"),
+					 errhint("Delete it, and restore NOT NULL.")));
+	}
 }
 
-/* False: it has to be done through SQL. */
-static bool
-TakeDirectly(Taking *taking)
+/* Lease the row that the walk has come to, and add it; but not if it is another's. */
+static void
+TakeRow(Taking *taking, RowWriter *queue)
 {
-	static const AttrNumber columns[] = {QUEUE_CHANNEL + 1, QUEUE_NEXT_AT + 1};
-	DirectTable queue;
-	ScanKeyData keys[3];
-	bool		found;
+	int32		attempts;
 
-	if (!DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
-		return false;
+	if (!queue->isnull[QUEUE_LEASED_UNTIL] &&
+		DatumGetTimestampTz(queue->values[QUEUE_LEASED_UNTIL]) > taking->now)
+		return;
+	if (!RowWriterLock(queue))
+		return;
+	CheckRow(queue);
+	if (pg_add_s32_overflow(DatumGetInt32(queue->values[NOTIFICATION_ATTEMPTS]), 1, &attempts))
+		ereport(ERROR,
+				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
+				 errmsg("integer out of range")));
+	RowWriterSet(queue, NOTIFICATION_ATTEMPTS, Int32GetDatum(attempts));
+	RowWriterSet(queue, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
+	if (RowWriterUpdate(queue))
+		AddPush(taking, queue->values, queue->isnull);
+}
+
+static void
+TakeRows(Taking *taking)
+{
+	static const int columns[] = {NOTIFICATION_CHANNEL, QUEUE_NEXT_AT};
+	RowWriter	queue;
+	ScanKeyData keys[3];
+
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
 				CStringGetTextDatum(taking->channel->name));
 	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
 				TimestampTzGetDatum(*taking->from));
 	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
 				TimestampTzGetDatum(taking->now));
-	PushActiveSnapshot(GetTransactionSnapshot());
-	found = DirectScanBegin(&queue, columns, lengthof(columns), keys, lengthof(keys));
-	if (found)
-	{
-		TupleTableSlot *row;
-
-		while (list_length(taking->pushes) < taking->limit &&
-			   (row = DirectScanNext(&queue)) != NULL)
-		{
-			CHECK_FOR_INTERRUPTS();
-			TakeRow(taking, &queue, row);
-		}
-		DirectScanEnd(&queue);
-	}
-	PopActiveSnapshot();
-	DirectClose(&queue);
-	return found;
-}
-
-static void
-TakeThroughSql(Taking *taking)
-{
-	Datum		args[TAKE_NARGS];
-	int			n;
-
-	args[0] = CStringGetTextDatum(taking->channel->name);
-	args[1] = TimestampTzGetDatum(taking->now);
-	args[2] = TimestampTzGetDatum(*taking->from);
-	args[3] = Int64GetDatum(taking->limit);
-	args[4] = TimestampTzGetDatum(taking->until);
-	n = QueryRun(&take, args, NULL);
-	for (int i = 0; i < n; i++)
-	{
-		Datum		values[TAKEN_COLUMNS];
-		bool		isnull[TAKEN_COLUMNS];
-		Datum		tid;
-		bool		none;
-
-		for (int c = 0; c < TAKEN_COLUMNS; c++)
-			values[c] = QueryValue(i, c + 1, &isnull[c]);
-		tid = QueryValue(i, TAKEN_COLUMNS + 1, &none);
-		AddPush(taking, values, isnull, (ItemPointer) DatumGetPointer(tid));
-	}
+	OutboxOpenQueue(&queue);
+	RowWriterScan(&queue, columns, lengthof(columns), keys, lengthof(keys));
+	while (list_length(taking->pushes) < taking->limit && RowWriterNext(&queue))
+		TakeRow(taking, &queue);
+	RowWriterClose(&queue);
 }
 
 /*
@@ -393,8 +352,7 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
-	if (!TakeDirectly(&taking))
-		TakeThroughSql(&taking);
+	TakeRows(&taking);
 	if (taking.pushes != NIL)
 	{
 		AddTemplates(taking.events, taking.context);

@@ -8,7 +8,6 @@
 
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
-#include "storage/itemptr.h"
 #include "render.h"
 
 /* A text of coupon_message. */
@@ -39,7 +38,6 @@ typedef struct LeaseChannel
 /* One push that is ours until the lease runs out. */
 typedef struct LeasedPush
 {
-	ItemPointerData tid;		/* where its row is, unless somebody changes it */
 	int			attempts;		/* with this one; the fencing number */
 	int			tries;			/* the same since the last replay */
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
@@ -58,7 +56,6 @@ typedef enum LeaseVerdict
 
 typedef struct LeaseAnswer
 {
-	ItemPointerData tid;		/* of the row that was leased */
 	int64		id;
 	int			attempts;
 	LeaseVerdict verdict;
@@ -81,7 +78,7 @@ extern const char *LeaseText(int row, int column, MemoryContext context);
 /* lease.c */
 extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
-extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
+extern void LeaseRecord(LeaseAnswer *answers, int nanswers);
 extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

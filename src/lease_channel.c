@@ -98,7 +98,7 @@ ReadChannel(int row, MemoryContext context)
 	channel->max_in_flight = DatumGetInt32(QueryValue(row, 6, &isnull));
 	channel->timeout = DatumGetInt32(QueryValue(row, 7, &isnull));
 	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
-	headers = QueryValue(row, 10, &isnull);
+	headers = QueryRequired(row, 10, JSONBOID);
 	old = MemoryContextSwitchTo(context);
 	channel->render = RenderChannelMake(LeaseText(row, 9, context),
 										DatumGetJsonbP(headers),
@@ -147,7 +147,7 @@ ReadOrDisable(int row, MemoryContext context)
 		return x.channel;
 	if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT)
 		ReThrowError(error);
-	name = TextDatumGetCString(QueryValue(row, 1, &isnull));
+	name = TextDatumGetCString(QueryRequired(row, 1, TEXTOID));
 	updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
 	reason = error->detail == NULL ? error->message :
 		psprintf("%s: %s", error->message, error->detail);

@@ -19,6 +19,7 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "array.h"
@@ -28,47 +29,28 @@
 #include "query.h"
 #include "wake.h"
 
-#define ADD_NARGS 10
-#define ADD_TYPES \
-	{INT8ARRAYOID, INT8ARRAYOID, INT4OID, TEXTOID, TEXTOID, INT8OID, INT2OID, \
-	INT8OID, TEXTOID, TIMESTAMPTZOID}
-
-/* Row n of the ids has the n-th slice, of $3 users, of one flat array. */
-#define ADD_SLICES \
-	"($2)[(o.n OPERATOR(pg_catalog.-) 1) OPERATOR(pg_catalog.*) $3" \
-	"  OPERATOR(pg_catalog.+) 1 : o.n OPERATOR(pg_catalog.*) $3]" \
-	" FROM pg_catalog.unnest($1) WITH ORDINALITY AS o (id, n)"
-
 /* In a history nobody has to take them at a time. */
 #define MISSED_IN_A_ROW 1000
 
-static const Oid queue_types[QUEUE_COLUMNS] = {
-	INT8OID, TEXTOID, TEXTOID, INT8OID, INT2OID, INT8OID, INT8ARRAYOID, TEXTOID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT4OID, TIMESTAMPTZOID, INT4OID, TEXTOID
+#define NOTIFICATION_BOTH \
+	{"id", INT8OID}, {"channel", TEXTOID}, {"kind", TEXTOID}, {"template_id", INT8OID}, \
+	{"minutes", INT2OID}, {"task_id", INT8OID}, {"user_ids", INT8ARRAYOID}, \
+	{"address", TEXTOID}, {"due_at", TIMESTAMPTZOID}, {"attempts", INT4OID}, \
+	{"last_status", INT4OID}, {"last_error", TEXTOID}
+
+static const InstalledColumn queue_columns[] = {
+	NOTIFICATION_BOTH, {"next_at", TIMESTAMPTZOID}, {"first_attempt", INT4OID},
+	{"leased_until", TIMESTAMPTZOID}
 };
 
-const DirectLayout OutboxQueueLayout = {QUEUE_COLUMNS, 3, 8, queue_types};
+static const InstalledColumn history_columns[] = {
+	NOTIFICATION_BOTH, {"state", TEXTOID}, {"sent_at", TIMESTAMPTZOID}, {"ended_at", TIMESTAMPTZOID}
+};
 
 static OwnerQuery batch_size_of = {
 	"SELECT batch_size FROM %1$s.coupon_channel"
 	" WHERE channel OPERATOR(pg_catalog.=) $1",
 	1, {TEXTOID}
-};
-
-static OwnerQuery add_rows = {
-	"INSERT INTO %1$s.coupon_notification (id, channel, kind, template_id,"
-	" minutes, task_id, address, due_at, next_at, user_ids)"
-	" SELECT o.id, $4, $5, $6, $7, $8, $9, $10, pg_catalog.clock_timestamp(), "
-	ADD_SLICES,
-	ADD_NARGS, ADD_TYPES
-};
-
-static OwnerQuery add_missed = {
-	"INSERT INTO %1$s.coupon_notification_history (id, channel, kind, template_id,"
-	" minutes, task_id, address, due_at, state, ended_at, attempts, user_ids)"
-	" SELECT o.id, $4, $5, $6, $7, $8, $9, $10, 'missed'::pg_catalog.text,"
-	" pg_catalog.clock_timestamp(), 0, " ADD_SLICES,
-	ADD_NARGS, ADD_TYPES
 };
 
 /* A lease that has run out is nobody's. */
@@ -102,69 +84,84 @@ BatchSizeOf(const char *channel)
 	return DatumGetInt32(QueryValue(0, 1, &isnull));
 }
 
-/* One row for each slice of users. */
-static void
-AddThroughSql(OwnerQuery *query, const OutboxPushes *pushes)
+/*
+ * OutboxOpenQueue opens coupon_notification, for leases and answers too.
+ */
+void
+OutboxOpenQueue(RowWriter *queue)
 {
-	const OutboxEvent *event = &pushes->event;
-	Datum		args[ADD_NARGS];
-	char		nulls[ADD_NARGS];
-
-	memset(nulls, ' ', sizeof(nulls));
-	args[0] = ArrayOfInt8(pushes->row_ids,
-						  (pushes->nusers + pushes->in_a_row - 1) / pushes->in_a_row);
-	args[1] = ArrayOfInt8(pushes->users, pushes->nusers);
-	args[2] = Int32GetDatum(pushes->in_a_row);
-	args[3] = CStringGetTextDatum(event->channel);
-	args[4] = CStringGetTextDatum(event->kind);
-	args[5] = Int64GetDatum(event->template_id);
-	nulls[5] = event->template_id == 0 ? 'n' : ' ';
-	args[6] = Int16GetDatum(event->minutes);
-	nulls[6] = event->minutes == 0 ? 'n' : ' ';
-	args[7] = Int64GetDatum(event->task_id);
-	nulls[7] = event->task_id == 0 ? 'n' : ' ';
-	args[8] = (Datum) 0;
-	nulls[8] = event->address == NULL ? 'n' : ' ';
-	if (event->address != NULL)
-		args[8] = CStringGetTextDatum(event->address);
-	args[9] = TimestampTzGetDatum(event->due_at);
-	QueryRun(query, args, nulls);
+	RowWriterOpen(queue, CatalogGet()->queue_table, queue_columns, lengthof(queue_columns),
+				  1 << NOTIFICATION_ATTEMPTS | 1 << NOTIFICATION_LAST_STATUS | 1 << NOTIFICATION_LAST_ERROR |
+				  1 << QUEUE_NEXT_AT | 1 << QUEUE_LEASED_UNTIL);
 }
 
-/* The same for the queue, past the executor. */
+/*
+ * OutboxOpenHistory opens coupon_notification_history.
+ */
+void
+OutboxOpenHistory(RowWriter *history)
+{
+	RowWriterOpen(history, CatalogGet()->history_table, history_columns,
+				  lengthof(history_columns), 0);
+}
+
+/* What is the same in both tables; the users are those from "first". */
 static void
-AddDirectly(DirectTable *queue, const OutboxPushes *pushes)
+FillRow(RowWriter *table, const OutboxPushes *pushes, int first)
 {
 	const OutboxEvent *event = &pushes->event;
-	Datum		channel = CStringGetTextDatum(event->channel);
-	Datum		kind = CStringGetTextDatum(event->kind);
+	int			n = Min(pushes->nusers - first, pushes->in_a_row);
 
-	for (int done = 0; done < pushes->nusers; done += pushes->in_a_row)
+	RowWriterClear(table);
+	RowWriterSet(table, NOTIFICATION_ID, Int64GetDatum(pushes->row_ids[first / pushes->in_a_row]));
+	RowWriterSet(table, NOTIFICATION_CHANNEL, CStringGetTextDatum(event->channel));
+	RowWriterSet(table, NOTIFICATION_KIND, CStringGetTextDatum(event->kind));
+	RowWriterSetIf(table, NOTIFICATION_TEMPLATE_ID, event->template_id != 0,
+				   Int64GetDatum(event->template_id));
+	RowWriterSetIf(table, NOTIFICATION_MINUTES, event->minutes != 0, Int16GetDatum(event->minutes));
+	RowWriterSetIf(table, NOTIFICATION_TASK_ID, event->task_id != 0, Int64GetDatum(event->task_id));
+	if (event->address != NULL)
+		RowWriterSet(table, NOTIFICATION_ADDRESS, CStringGetTextDatum(event->address));
+	RowWriterSet(table, NOTIFICATION_USER_IDS, ArrayOfInt8(pushes->users + first, n));
+	RowWriterSet(table, NOTIFICATION_DUE_AT, TimestampTzGetDatum(event->due_at));
+	RowWriterSet(table, NOTIFICATION_ATTEMPTS, Int32GetDatum(0));
+}
+
+/* A row for each slice of the users. */
+static void
+AddRows(const OutboxPushes *pushes)
+{
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon push",
+													  ALLOCSET_SMALL_SIZES);
+	RowWriter	table;
+
+	if (pushes->missed)
+		OutboxOpenHistory(&table);
+	else
+		OutboxOpenQueue(&table);
+	for (int first = 0; first < pushes->nusers; first += pushes->in_a_row)
 	{
-		TupleTableSlot *slot = DirectNew(queue);
+		MemoryContext caller = MemoryContextSwitchTo(row_context);
+		Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
 
-		DirectSet(slot, QUEUE_ID, Int64GetDatum(pushes->row_ids[done / pushes->in_a_row]));
-		DirectSet(slot, QUEUE_CHANNEL, channel);
-		DirectSet(slot, QUEUE_KIND, kind);
-		if (event->template_id != 0)
-			DirectSet(slot, QUEUE_TEMPLATE_ID, Int64GetDatum(event->template_id));
-		if (event->minutes != 0)
-			DirectSet(slot, QUEUE_MINUTES, Int16GetDatum(event->minutes));
-		if (event->task_id != 0)
-			DirectSet(slot, QUEUE_TASK_ID, Int64GetDatum(event->task_id));
-		if (event->address != NULL)
-			DirectSet(slot, QUEUE_ADDRESS, CStringGetTextDatum(event->address));
-		DirectSet(slot, QUEUE_USER_IDS,
-				  ArrayOfInt8(pushes->users + done,
-							  Min(pushes->nusers - done, pushes->in_a_row)));
-		DirectSet(slot, QUEUE_DUE_AT, TimestampTzGetDatum(event->due_at));
-		/* of each row its own: a lease goes on where the last one stopped */
-		DirectSet(slot, QUEUE_NEXT_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
-		DirectSet(slot, QUEUE_ATTEMPTS, Int32GetDatum(0));
-		DirectSet(slot, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
-		DirectInsert(queue);
+		FillRow(&table, pushes, first);
+		if (pushes->missed)
+		{
+			RowWriterSet(&table, HISTORY_STATE, CStringGetTextDatum("missed"));
+			RowWriterSet(&table, HISTORY_ENDED_AT, now);
+		}
+		else
+		{
+			/* of each row its own: a lease goes on where the last one stopped */
+			RowWriterSet(&table, QUEUE_NEXT_AT, now);
+			RowWriterSet(&table, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
+		}
+		RowWriterInsert(&table);
+		MemoryContextSwitchTo(caller);
+		MemoryContextReset(row_context);
 	}
-	DirectClose(queue);
+	RowWriterClose(&table);
+	MemoryContextDelete(row_context);
 }
 
 /*
@@ -221,18 +218,10 @@ OutboxTakeBack(OutboxPushes *pushes)
 void
 OutboxEnd(OutboxPushes *pushes)
 {
-	DirectTable queue;
-
-	if (pushes->nusers > 0 && pushes->missed)
-		AddThroughSql(&add_missed, pushes);
-	else if (pushes->nusers > 0)
-	{
-		if (DirectOpen(&queue, CatalogGet()->queue_table, &OutboxQueueLayout))
-			AddDirectly(&queue, pushes);
-		else
-			AddThroughSql(&add_rows, pushes);
+	if (pushes->nusers > 0)
+		AddRows(pushes);
+	if (pushes->nusers > 0 && !pushes->missed)
 		WakeWorkerAtCommit(WAKE_DELIVER);
-	}
 	pfree(pushes->users);
 	pfree(pushes->row_ids);
 	pfree(pushes);

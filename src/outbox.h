@@ -6,27 +6,34 @@
 #define COUPON_OUTBOX_H
 
 #include "datatype/timestamp.h"
-#include "direct.h"
+#include "row_writer.h"
 
-/* Columns of coupon_notification as it is installed. */
+/* Columns of coupon_notification and coupon_notification_history ... */
 enum
 {
-	QUEUE_ID,
-	QUEUE_CHANNEL,
-	QUEUE_KIND,
-	QUEUE_TEMPLATE_ID,
-	QUEUE_MINUTES,
-	QUEUE_TASK_ID,
-	QUEUE_USER_IDS,
-	QUEUE_ADDRESS,
-	QUEUE_DUE_AT,
-	QUEUE_NEXT_AT,
-	QUEUE_ATTEMPTS,
+	NOTIFICATION_ID,
+	NOTIFICATION_CHANNEL,
+	NOTIFICATION_KIND,
+	NOTIFICATION_TEMPLATE_ID,
+	NOTIFICATION_MINUTES,
+	NOTIFICATION_TASK_ID,
+	NOTIFICATION_USER_IDS,
+	NOTIFICATION_ADDRESS,
+	NOTIFICATION_DUE_AT,
+	NOTIFICATION_ATTEMPTS,
+	NOTIFICATION_LAST_STATUS,
+	NOTIFICATION_LAST_ERROR,
+	NOTIFICATION_COLUMNS,
+
+	/* ... of the first alone ... */
+	QUEUE_NEXT_AT = NOTIFICATION_COLUMNS,
 	QUEUE_FIRST_ATTEMPT,
 	QUEUE_LEASED_UNTIL,
-	QUEUE_LAST_STATUS,
-	QUEUE_LAST_ERROR,
-	QUEUE_COLUMNS
+
+	/* ... and of the second. */
+	HISTORY_STATE = NOTIFICATION_COLUMNS,
+	HISTORY_SENT_AT,
+	HISTORY_ENDED_AT
 };
 
 /* What pushes are about; the same for all recipients of a call. */
@@ -55,8 +62,8 @@ typedef struct OutboxPushes
 	int			room;			/* in both */
 } OutboxPushes;
 
-extern const DirectLayout OutboxQueueLayout;
-
+extern void OutboxOpenQueue(RowWriter *queue);
+extern void OutboxOpenHistory(RowWriter *history);
 extern OutboxPushes *OutboxBegin(const OutboxEvent *event, bool missed);
 extern int64 OutboxPut(OutboxPushes *pushes, int64 user_id);
 extern void OutboxTakeBack(OutboxPushes *pushes);

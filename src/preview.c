@@ -162,7 +162,6 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	Datum		headers;
 	Datum		values[3];
 	bool		nulls[3] = {false};
-	bool		isnull;
 	Datum		args[3];
 	QueryScope	scope;
 
@@ -184,7 +183,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 				 errmsg("channel \"%s\" is not set up", event.channel),
 				 errhint("SELECT coupon_channel_set('%s', 'https://...')", event.channel)));
 	endpoint = Column(1);
-	headers = QueryValue(0, 3, &isnull);
+	headers = QueryRequired(0, 3, JSONBOID);
 	channel = RenderChannelMake(Column(2), DatumGetJsonbP(headers), Column(4), Column(5));
 	event.subject = Utf8Column(6);
 	event.body = Utf8Column(7);

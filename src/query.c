@@ -11,11 +11,14 @@
 #include "postgres.h"
 
 #include "access/tupconvert.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/plancache.h"
 #include "utils/snapmgr.h"
 
 #include "caller.h"
@@ -119,12 +122,49 @@ QueryRun(OwnerQuery *query, Datum *values, const char *nulls)
 	return SPI_processed;
 }
 
+/* Lock what a statement reads, and what belongs to it, until the end of the transaction. */
+static void
+LockTablesOf(OwnerQuery *query)
+{
+	ListCell   *source;
+	ListCell   *relid;
+
+	foreach(source, SPI_plan_get_plan_sources(query->plan))
+	{
+		foreach(relid, ((CachedPlanSource *) lfirst(source))->relationOids)
+		{
+			LockRelationOid(lfirst_oid(relid), AccessShareLock);
+			(void) find_all_inheritors(lfirst_oid(relid), AccessShareLock, NULL);
+		}
+	}
+}
+
 /*
- * QueryRunLatest reads with the snapshot given, whatever the isolation level
- * of the caller, as foreign key checks do.
+ * QueryRunLatest reads what is committed now, whatever the isolation level of the
+ * caller, as foreign key checks do.  The snapshot is taken with the tables locked:
+ * an older one does not see rows that an ALTER TABLE or a TRUNCATE, which the lock
+ * has waited for, has written anew.
  */
 uint64
-QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls, Snapshot snapshot)
+QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls)
+{
+	Snapshot	snapshot;
+	uint64		rows;
+
+	Prepare(query);
+	LockTablesOf(query);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	rows = QueryRunSnapshot(query, values, nulls, snapshot);
+	UnregisterSnapshot(snapshot);
+	return rows;
+}
+
+/*
+ * QueryRunSnapshot reads with the snapshot given, which was taken with the tables
+ * locked: see CatalogLatestSnapshot.
+ */
+uint64
+QueryRunSnapshot(OwnerQuery *query, Datum *values, const char *nulls, Snapshot snapshot)
 {
 	int			rc;
 
@@ -150,6 +190,21 @@ QueryValue(int row, int column, bool *isnull)
 						 column, isnull);
 }
 
+/* QueryValue where the type is what its place is read as. */
+static Datum
+TypedValue(int row, int column, Oid type, bool *isnull)
+{
+	Form_pg_attribute att = TupleDescAttr(SPI_tuptable->tupdesc, column - 1);
+
+	if (att->atttypid != type)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
+				 errmsg("column \"%s\" is not of type %s", NameStr(att->attname),
+						format_type_be(type)),
+				 errhint("Undo what was changed with ALTER TABLE.")));
+	return QueryValue(row, column, isnull);
+}
+
 /*
  * QueryText is QueryValue for a text.  Raises VC009 where ALTER TABLE has made
  * something else of the column.
@@ -157,14 +212,27 @@ QueryValue(int row, int column, bool *isnull)
 Datum
 QueryText(int row, int column, bool *isnull)
 {
-	Form_pg_attribute att = TupleDescAttr(SPI_tuptable->tupdesc, column - 1);
+	return TypedValue(row, column, TEXTOID, isnull);
+}
 
-	if (att->atttypid != TEXTOID)
+/*
+ * QueryRequired is QueryValue for a column of a type that is passed by reference
+ * and that is NOT NULL as installed.  Raises VC009 where ALTER TABLE has changed
+ * that.
+ */
+Datum
+QueryRequired(int row, int column, Oid type)
+{
+	bool		isnull;
+	Datum		value = TypedValue(row, column, type, &isnull);
+
+	if (isnull)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_NOT_INSTALLED),
-				 errmsg("column \"%s\" is not of type text", NameStr(att->attname)),
+				 errmsg("column \"%s\" is null",
+						NameStr(TupleDescAttr(SPI_tuptable->tupdesc, column - 1)->attname)),
 				 errhint("Undo what was changed with ALTER TABLE.")));
-	return QueryValue(row, column, isnull);
+	return value;
 }
 
 /*

@@ -38,11 +38,13 @@ typedef struct QueryScope
 extern void QueryBegin(QueryScope *scope);
 extern void QueryPlanByIndex(void);
 extern uint64 QueryRun(OwnerQuery *query, Datum *values, const char *nulls);
-extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls,
-							 Snapshot snapshot);
+extern uint64 QueryRunLatest(OwnerQuery *query, Datum *values, const char *nulls);
+extern uint64 QueryRunSnapshot(OwnerQuery *query, Datum *values, const char *nulls,
+							   Snapshot snapshot);
 extern void QueryEnd(QueryScope *scope);
 extern Datum QueryValue(int row, int column, bool *isnull);
 extern Datum QueryText(int row, int column, bool *isnull);
+extern Datum QueryRequired(int row, int column, Oid type);
 extern Datum QueryMaterialize(FunctionCallInfo fcinfo, OwnerQuery *query,
 							  Datum *values, const char *nulls);
 

@@ -5,15 +5,12 @@
 #ifndef COUPON_REMIND_ROWS_H
 #define COUPON_REMIND_ROWS_H
 
-#include "storage/itemptr.h"
-
-#include "direct.h"
 #include "remind_bitmap.h"
+#include "row_writer.h"
 
 /* A row of coupon_remind, as it was read. */
 typedef struct RemindRow
 {
-	ItemPointerData tid;
 	int64		user_id;
 	RemindBitmap bitmap;
 	RemindBitmap fired;
@@ -24,17 +21,11 @@ typedef struct RemindRow
 typedef struct RemindRows
 {
 	/* private to remind_rows.c */
-	int64		template_id;
 	int			limit;
-	bool		direct;
-	DirectTable table;			/* direct: with a walk along its index */
-	MemoryContext row_context;
-	RemindRow  *read;			/* else: all of them, locked ... */
-	int			nread;
-	int			nrows;			/* ... these have been returned */
-	struct RemindMarks *marks;	/* ... and what becomes of them */
-	RemindRow	row;			/* the last */
 	int			nmarked;
+	RowWriter	table;			/* with a walk along its index */
+	MemoryContext row_context;
+	RemindRow	row;			/* the last */
 } RemindRows;
 
 extern void RemindRowsBegin(RemindRows *rows, int64 template_id, int nearest, int farthest,

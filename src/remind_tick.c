@@ -77,7 +77,7 @@ static int	max_held = 0;
 
 static OwnerQuery near_sales = {
 	"SELECT t.id, t.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
-	"  FROM %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) t.id)"
+	"  FROM ONLY %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) t.id)"
 	" FROM %1$s.coupon_template t WHERE t.receive_start OPERATOR(pg_catalog.>) $1"
 	"  AND t.receive_start OPERATOR(pg_catalog.<=) $2"
 	" AND (t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
@@ -96,7 +96,7 @@ static OwnerQuery near_starts = {
 };
 
 static OwnerQuery farthest_between = {
-	"SELECT pg_catalog.max(next_minutes) FROM %1$s.coupon_remind"
+	"SELECT pg_catalog.max(next_minutes) FROM ONLY %1$s.coupon_remind"
 	" WHERE template_id OPERATOR(pg_catalog.=) $1 AND next_minutes OPERATOR(pg_catalog.>=) $2"
 	"  AND next_minutes OPERATOR(pg_catalog.<) $3",
 	3, {INT8OID, INT2OID, INT2OID}
@@ -110,7 +110,7 @@ static OwnerQuery begun_sale = {
 	REMIND_TEMPLATES_AFTER_1
 	" SELECT t.id, t.receive_start, t.farthest FROM reminded CROSS JOIN LATERAL"
 	"  (SELECT c.id, c.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
-	"   FROM %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) c.id) AS farthest"
+	"   FROM ONLY %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) c.id) AS farthest"
 	"  FROM %1$s.coupon_template c WHERE c.id OPERATOR(pg_catalog.=) reminded.id OFFSET 0) t"
 	" WHERE t.receive_start OPERATOR(pg_catalog.<=) $2 AND t.farthest IS NOT NULL LIMIT 1",
 	2, {INT8OID, TIMESTAMPTZOID}

@@ -89,7 +89,6 @@ ReadBinding(Oid user)
 	RoleBinding fresh = {0};
 	bool		unbound = false;
 	QueryScope	scope;
-	Snapshot	snapshot;
 	uint64		seen;
 	uint64		rows;
 
@@ -100,9 +99,8 @@ ReadBinding(Oid user)
 	binding.user = InvalidOid;
 
 	seen = invalidations;
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryBegin(&scope);
-	rows = QueryRunLatest(&shops_of_user, &arg, NULL, snapshot);
+	rows = QueryRunLatest(&shops_of_user, &arg, NULL);
 	fresh.shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
 	for (uint64 i = 0; i < rows; i++)
 	{
@@ -115,7 +113,6 @@ ReadBinding(Oid user)
 			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
 	}
 	QueryEnd(&scope);
-	UnregisterSnapshot(snapshot);
 	/* Good for this call only if it changed while we were reading. */
 	fresh.user = seen == invalidations ? user : InvalidOid;
 	fresh.bound = fresh.nshops > 0 && !unbound;

@@ -359,21 +359,23 @@ RowsLoadClaimants(int64 template_id, int64 upto)
 }
 
 /*
- * RowsTemplateExists tells whether there is such a template, for the price of
- * one index probe.
+ * RowsTemplateExists tells whether there is such a template, as committed now, for
+ * the price of one index probe.
  */
 bool
-RowsTemplateExists(int64 template_id, Snapshot snapshot)
+RowsTemplateExists(int64 template_id)
 {
 	ScanKeyData key;
 	RowScan		rs;
 	Oid			primary_key;
 	Relation	templates = CatalogOpenTemplates(&primary_key);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* with the lock */
 	bool		found;
 
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	BeginScan(&rs, templates, primary_key, snapshot, &key, 1, false);
 	found = NextRow(&rs, ForwardScanDirection);
 	EndScan(&rs);
+	UnregisterSnapshot(snapshot);
 	return found;
 }

@@ -40,6 +40,6 @@ extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);
 extern int64 RowsLoadClaimants(int64 template_id, int64 upto);
-extern bool RowsTemplateExists(int64 template_id, Snapshot snapshot);
+extern bool RowsTemplateExists(int64 template_id);
 
 #endif							/* COUPON_ROWS_H */

@@ -47,12 +47,14 @@
 #include "locks.h"
 #include "query.h"
 #include "stage.h"
+#include "subxact.h"
 
 PG_FUNCTION_INFO_V1(coupon_stage_guard);
 
 #define STAGE_PREFIX "coupon_stage_"
 #define SECTION_LINES 160000	/* the same, unless a batch has more */
 #define READ_AT_A_TIME 4096
+#define DROP_TIMEOUT "100ms"	/* for each lock on what was made of a stage */
 
 static OwnerQuery state_of_task = {
 	"SELECT state FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
@@ -75,6 +77,27 @@ Execute(const char *command, int expected)
 	if (rc != expected)
 		elog(ERROR, "command \"%s\" failed: %s", command,
 			 SPI_result_code_string(rc));
+}
+
+static void
+Set(const char *setting, const char *value)
+{
+	(void) set_config_option(setting, value, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * A level of settings in which tables and indexes of the owner lie where the
+ * database has them, not where the caller's settings say.
+ */
+static int
+BeginDdl(void)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	Set("default_tablespace", "");
+	Set("default_table_access_method", "heap");
+	return nestlevel;
 }
 
 /* Registered with RangeVarGetRelidExtended: called before each try to lock. */
@@ -146,11 +169,15 @@ StageCreate(int64 task_id, Oid loader)
 	char	   *name = StageName(task_id);
 	ObjectAddress table;
 	ObjectAddress extension;
+	int			nestlevel = BeginDdl();
 
 	Execute(psprintf("CREATE TABLE %s (user_id pg_catalog.text,"
 					 " line bigint GENERATED ALWAYS AS IDENTITY)"
 					 " WITH (autovacuum_enabled = off)", name),
 			SPI_OK_UTILITY);
+	AtEOXact_GUC(false, nestlevel);
+	/* Else anybody could make objects of this type, which its end has to drop. */
+	Execute(psprintf("REVOKE ALL ON TYPE %s FROM PUBLIC", name), SPI_OK_UTILITY);
 	Execute(psprintf("COMMENT ON TABLE %s IS"
 					 " 'lines of task " INT64_FORMAT ", dropped when it has ended'",
 					 name, task_id), SPI_OK_UTILITY);
@@ -170,28 +197,44 @@ StageCreate(int64 task_id, Oid loader)
 	recordDependencyOn(&table, &extension, DEPENDENCY_AUTO);
 }
 
+static bool
+Drop(void *task_id)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	Set("lock_timeout", DROP_TIMEOUT);
+	if (OidIsValid(LockStage(*(int64 *) task_id, AccessExclusiveLock, RVR_SKIP_LOCKED)))
+		Execute(psprintf("DROP TABLE %s CASCADE", StageName(*(int64 *) task_id)),
+				SPI_OK_UTILITY);
+	AtEOXact_GUC(false, nestlevel);
+	return true;
+}
+
 /*
  * StageDrop drops the stage table of a task, if it is there, and whatever its
- * loader may have made of it.  One that is in use, by pg_dump perhaps, is left to
- * coupon_purge: a task must not hang on it.
+ * loader may have made of it.  One that is in use, by pg_dump perhaps, or what was
+ * made of it, or more than the lock table holds, is left to coupon_purge: a task
+ * must not hang on it.
  */
 void
 StageDrop(int64 task_id)
 {
-	if (OidIsValid(LockStage(task_id, AccessExclusiveLock, RVR_SKIP_LOCKED)))
-		Execute(psprintf("DROP TABLE %s CASCADE", StageName(task_id)), SPI_OK_UTILITY);
+	ErrorData  *error;
+
+	if (!SubxactRun(Drop, &task_id, &error) &&
+		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		error->sqlerrcode != ERRCODE_OUT_OF_MEMORY)
+		ReThrowError(error);
 }
 
 /* Memory for sorting ten million numbers; given back with the GUC level. */
 static int
 BeginSealing(void)
 {
-	int			nestlevel = NewGUCNestLevel();
+	int			nestlevel = BeginDdl();
 
-	(void) set_config_option("work_mem", "64MB", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("maintenance_work_mem", "64MB", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	Set("work_mem", "64MB");
+	Set("maintenance_work_mem", "64MB");
 	return nestlevel;
 }
 
@@ -283,6 +326,11 @@ StageRead(int64 task_id, int64 first_line, int64 last_line,
 	do
 	{
 		SPI_cursor_fetch(cursor, true, READ_AT_A_TIME);
+		if (SPI_gettypeid(SPI_tuptable->tupdesc, 2) != TEXTOID)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_TASK_STATE),
+					 errmsg("user_id of a stage is not of type text"),
+					 errhint("Undo what was changed with ALTER TABLE.")));
 		for (uint64 i = 0; i < SPI_processed; i++)
 		{
 			HeapTuple	row = SPI_tuptable->vals[i];
@@ -309,10 +357,8 @@ coupon_stage_guard(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	QueryScope	scope;
-	Snapshot	snapshot;
 	Datum		task_id;
 	LOCKTAG		tag;
-	bool		isnull;
 	bool		draft;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) || trigger->tg_trigger->tgnargs != 1)
@@ -325,12 +371,10 @@ coupon_stage_guard(PG_FUNCTION_ARGS)
 	LockTagOfTask(&tag, DatumGetInt64(task_id));
 	(void) LockAcquire(&tag, ShareLock, false, false);
 	/* The caller's own snapshot may be older than the seal. */
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	QueryBegin(&scope);
-	draft = QueryRunLatest(&state_of_task, &task_id, NULL, snapshot) == 1 &&
-		strcmp(TextDatumGetCString(QueryValue(0, 1, &isnull)), "draft") == 0;
+	draft = QueryRunLatest(&state_of_task, &task_id, NULL) == 1 &&
+		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "draft") == 0;
 	QueryEnd(&scope);
-	UnregisterSnapshot(snapshot);
 	if (!draft)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),

@@ -161,6 +161,25 @@ StockTakeBack(const CacheKey *key, int64 n)
 }
 
 /*
+ * What was lowered and raised again stays in the counters to the end of the
+ * transaction.  They hold twice what an unlimited total has, beside what is issued
+ * (see CACHE_UNLIMITED), and would overflow some time later.
+ */
+static void
+RefuseTooMuchLowering(const CacheKey *key, int64 n)
+{
+	CacheEntry *entry = FindPinned(key);
+
+	if (entry != NULL &&
+		n > 2 * CACHE_UNLIMITED - (int64) pg_atomic_read_u64(&entry->pending))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_IN_TRANSACTION),
+				 errmsg("the total of template %lld was lowered too often in one transaction",
+						(long long) key->template_id),
+				 errhint("Commit first.")));
+}
+
+/*
  * StockLower reserves n units that leave the total at commit; limit is the
  * total as this transaction sees it before.  Where open claims stand in the
  * way it closes the gate and waits for them, at most coupon.gate_timeout.
@@ -173,6 +192,7 @@ StockLower(const CacheKey *key, int64 limit, int64 n)
 	int64		got;
 	StockResult result;
 
+	RefuseTooMuchLowering(key, n);
 	result = Reserve(JOURNAL_LOWERED, key, 0, limit, n, false, true, &got);
 	if (result != STOCK_EMPTY)
 		return result;

@@ -211,12 +211,12 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 	if (found)
 	{
 		task->id = task_id;
-		task->state = StateOfName(TextDatumGetCString(QueryValue(0, 1, &isnull)));
+		task->state = StateOfName(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)));
 		task->template_id = DatumGetInt64(QueryValue(0, 2, &isnull));
 		task->first_row = DatumGetInt64(QueryValue(0, 3, &isnull));
 		task->lines = DatumGetInt64(QueryValue(0, 4, &isnull));
 		task->attempts = DatumGetInt32(QueryValue(0, 5, &isnull));
-		task->notify = ChannelBits(DatumGetArrayTypeP(QueryValue(0, 6, &isnull)));
+		task->notify = ChannelBits(DatumGetArrayTypeP(QueryRequired(0, 6, TEXTARRAYOID)));
 		task->submitted_at = DatumGetTimestampTz(QueryValue(0, 7, &isnull));
 		task->shop_number = DatumGetInt64(QueryValue(0, 8, &isnull));
 		task->has_shop = !isnull;
@@ -347,17 +347,15 @@ TaskOfRequest(Datum request_id, Datum shops, char shops_null)
 {
 	Datum		args[2] = {request_id, shops};
 	char		nulls[2] = {' ', shops_null};
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	bool		isnull;
 	int64		task_id;
 
-	if (QueryRunLatest(&task_of_request, args, nulls, snapshot) == 0)
+	if (QueryRunLatest(&task_of_request, args, nulls) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("the request id is in use"),
 				 errhint("Use a UUID.")));
 	task_id = DatumGetInt64(QueryValue(0, 1, &isnull));
-	UnregisterSnapshot(snapshot);
 	return task_id;
 }
 

@@ -265,7 +265,7 @@ ReportProgress(int64 task_id)
 		ereport(NOTICE,
 				(errmsg("task %lld is %s: %lld of %lld lines, %lld issued, %lld failed, %lld lines/s",
 						(long long) task_id,
-						TextDatumGetCString(QueryValue(0, 1, &isnull)),
+						TextDatumGetCString(QueryRequired(0, 1, TEXTOID)),
 						(long long) done, (long long) lines,
 						(long long) DatumGetInt64(QueryValue(0, 4, &isnull)),
 						(long long) DatumGetInt64(QueryValue(0, 5, &isnull)),
@@ -337,7 +337,7 @@ WarnOfFailure(int64 task_id)
 
 	QueryBegin(&scope);
 	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
-		strcmp(TextDatumGetCString(QueryValue(0, 1, &isnull)), "failed") == 0)
+		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "failed") == 0)
 		ereport(WARNING,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld has failed: %s", (long long) task_id,

@@ -18,6 +18,7 @@
 
 #include "cache.h"
 #include "catalog.h"
+#include "count_snapshot.h"
 #include "errors.h"
 #include "guc.h"
 #include "journal.h"
@@ -93,11 +94,12 @@ FetchShared(TemplateView *view)
 static bool
 FetchOwn(TemplateView *view)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	CountSnapshot count;
 	TemplateRow row;
 	bool		found;
 
-	found = TemplateReadRow(view->key.template_id, snapshot, &row);
+	CountSnapshotTake(&count);
+	found = TemplateReadRow(view->key.template_id, count.snapshot, &row);
 	if (found)
 	{
 		view->attrs = row.attrs;
@@ -107,9 +109,9 @@ FetchOwn(TemplateView *view)
 		ForgetKnowledge(view);
 		if (view->origin == TEMPLATE_OWN_CREATED)
 			view->issued = TemplateCountIssued(view->key.template_id, &row,
-											   snapshot);
+											   count.snapshot);
 	}
-	UnregisterSnapshot(snapshot);
+	CountSnapshotRelease(&count);
 	return found;
 }
 

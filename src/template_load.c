@@ -34,6 +34,7 @@
 
 #include "cache.h"
 #include "catalog.h"
+#include "count_snapshot.h"
 #include "claimants.h"
 #include "errors.h"
 #include "journal.h"
@@ -170,7 +171,7 @@ TemplateReadRow(int64 template_id, Snapshot snapshot, TemplateRow *row)
 	bool		found;
 
 	QueryBegin(&scope);
-	found = QueryRunLatest(&read_template, &arg, NULL, snapshot) == 1;
+	found = QueryRunSnapshot(&read_template, &arg, NULL, snapshot) == 1;
 	if (found)
 	{
 		bool		isnull;
@@ -337,6 +338,20 @@ Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
 	return current;
 }
 
+/*
+ * Count the coupons of a template, and note who holds them; returns how many this
+ * database has issued.  claimants: they are all noted.
+ */
+static int64
+Count(int64 template_id, const TemplateRow *row, Snapshot snapshot, bool *claimants)
+{
+	bool		none;
+
+	/* A template that nobody has claimed is not looked for twice. */
+	*claimants = LoadClaimants(template_id, row->folded, &none);
+	return none ? row->folded : TemplateCountIssued(template_id, row, snapshot);
+}
+
 /* The loader's work, with its lock held; false where there is no template. */
 static bool
 LoadLocked(const CacheKey *key, bool count_again)
@@ -351,7 +366,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 		TemplateRow row;
 		int64		issued = 0;
 		bool		claimants = false;
-		Snapshot	snapshot;
+		CountSnapshot now;
 
 		CHECK_FOR_INTERRUPTS();
 		generation = ReservePlace(key, &count);
@@ -361,18 +376,12 @@ LoadLocked(const CacheKey *key, bool count_again)
 					 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
 							(long long) key->template_id),
 					 errhint("Commit first.")));
-		snapshot = RegisterSnapshot(GetLatestSnapshot());
-		found = TemplateReadRow(key->template_id, snapshot, &row);
+		CountSnapshotTake(&now);
+		CountSnapshotRefuseOwnDdl(&now);
+		found = TemplateReadRow(key->template_id, now.snapshot, &row);
 		if (found && count)
-		{
-			bool		none;
-
-			/* A template that nobody has claimed is not looked for twice. */
-			claimants = LoadClaimants(key->template_id, row.folded, &none);
-			issued = none ? row.folded :
-				TemplateCountIssued(key->template_id, &row, snapshot);
-		}
-		UnregisterSnapshot(snapshot);
+			issued = Count(key->template_id, &row, now.snapshot, &claimants);
+		CountSnapshotRelease(&now);
 		if (found && row.own && !ChangedHere(key->template_id))
 		{
 			/*
@@ -392,25 +401,6 @@ LoadLocked(const CacheKey *key, bool count_again)
 }
 
 /*
- * Whether there is such a template, for the caller's statement: at READ
- * COMMITTED its own snapshot is new enough, and taking another would cost as
- * much as the probe.
- */
-static bool
-Exists(int64 template_id)
-{
-	Snapshot	snapshot;
-	bool		found;
-
-	if (!IsolationUsesXactSnapshot() && ActiveSnapshotSet())
-		return RowsTemplateExists(template_id, GetActiveSnapshot());
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = RowsTemplateExists(template_id, snapshot);
-	UnregisterSnapshot(snapshot);
-	return found;
-}
-
-/*
  * TemplateLoad makes sure that the template is in the cache and fresh; returns
  * false where there is no such template.  With count_again, its coupons are
  * counted anew while the gate is closed.
@@ -426,7 +416,7 @@ TemplateLoad(int64 template_id, bool count_again)
 	/* The loader lock does not keep processes of one query from each other. */
 	PreventCommandIfParallelMode("loading of a coupon template");
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	if (!Exists(template_id))
+	if (!RowsTemplateExists(template_id))
 	{
 		if (StockRead(&key, &(StockNumbers) {0}))
 			Forget(&key);

@@ -184,7 +184,6 @@ coupon_verify(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	QueryScope	scope;
-	Snapshot	snapshot;
 	Datum		args[2];
 	char		nulls[2];
 	Before	   *all;
@@ -198,11 +197,9 @@ coupon_verify(PG_FUNCTION_ARGS)
 
 	all = ReadAllNumbers(&nall);
 	QueryBegin(&scope);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	nrows = (int) QueryRunLatest(&count_rows, args, nulls, snapshot);
+	nrows = (int) QueryRunLatest(&count_rows, args, nulls);
 	for (int i = 0; i < nrows; i++)
 		VerifyRow(rsinfo, i, all, nall);
-	UnregisterSnapshot(snapshot);
 	QueryEnd(&scope);
 	return (Datum) 0;
 }

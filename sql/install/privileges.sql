@@ -152,7 +152,7 @@ DECLARE
 BEGIN
     FOR r IN SELECT p.oid::regprocedure AS f FROM pg_proc p
              WHERE p.pronamespace = '@extschema@'::regnamespace
-               AND (p.proname LIKE 'coupon\_%' OR p.proname = 'user_coupon_guard'
+               AND (p.proname ~ '^(user_)?coupon_'
                     OR p.proname ~ '^remind_bitmap(_|$)')
                AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
@@ -162,6 +162,19 @@ BEGIN
 END
 $$;
 REVOKE ALL ON TYPE @extschema@.remind_bitmap FROM PUBLIC;
+-- Nor the row types of tables: who has a column of one stops their ALTER TABLE.
+DO $$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN SELECT c.reltype::regtype AS t FROM pg_class c
+             JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+             JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
+             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v') LOOP
+        EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', r.t);
+    END LOOP;
+END
+$$;
 
 DO $$
 DECLARE

@@ -21,6 +21,14 @@ COMMENT ON TABLE @extschema@.coupon_watermark IS 'coupons with ids up to here ar
 
 -- The coupons themselves
 
+CREATE FUNCTION @extschema@.user_coupon_sane(id bigint, user_id bigint, receive_seq int, status smallint,
+                                 source text, use_start timestamptz, use_end timestamptz)
+    RETURNS boolean
+    LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'user_coupon_sane';
+COMMENT ON FUNCTION @extschema@.user_coupon_sane(bigint, bigint, int, smallint, text, timestamptz, timestamptz) IS
+    'the CHECK of user_coupon: true, or an error that names the column and the rule';
+
 CREATE TABLE @extschema@.user_coupon (
     id           bigint NOT NULL DEFAULT @extschema@.coupon_next_id(),
     user_id      bigint NOT NULL,
@@ -38,11 +46,8 @@ CREATE TABLE @extschema@.user_coupon (
     discount     numeric(16,2),
     request_id   text,
     PRIMARY KEY (user_id, id),
-    CONSTRAINT user_coupon_sane CHECK (
-        id > 0 AND user_id > 0 AND receive_seq > 0
-        AND status BETWEEN 0 AND 4
-        AND source IN ('center', 'platform', 'shop', 'registration', 'code', 'redis')
-        AND use_end > use_start)
+    CONSTRAINT user_coupon_sane CHECK (@extschema@.user_coupon_sane(
+        id, user_id, receive_seq, status, source, use_start, use_end))
 ) PARTITION BY HASH (user_id);
 COMMENT ON TABLE @extschema@.user_coupon IS 'one row per coupon that a user holds';
 COMMENT ON COLUMN @extschema@.user_coupon.receive_seq IS 'n-th coupon of this template for this user';

@@ -55,7 +55,7 @@ BEGIN
     END IF;
     BEGIN
         PERFORM @extschema@.coupon_stage_drop(task_id);
-    EXCEPTION WHEN lock_not_available THEN
+    EXCEPTION WHEN lock_not_available OR out_of_memory THEN
         RETURN 0;
     END;
     -- Not to be submitted again: only half of it may be left.
@@ -99,7 +99,7 @@ BEGIN
         BEGIN
             PERFORM @extschema@.coupon_stage_drop(ended);
             n := n OPERATOR(pg_catalog.+) 1;
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR out_of_memory THEN
             NULL;               -- another day
         END;
     END LOOP;
