@@ -47,6 +47,7 @@ OBJS = \
 	src/catalog.o \
 	src/channel.o \
 	src/channel_check.o \
+	src/channel_names.o \
 	src/claim.o \
 	src/claimants.o \
 	src/count_snapshot.o \
@@ -103,7 +104,7 @@ OBJS = \
 	src/wallet.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
+PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 

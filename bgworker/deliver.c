@@ -164,11 +164,11 @@ LaneDueAt(const Lane *lane)
 }
 
 static void
-Record(void)
+Record(bool careful)
 {
 	if (nanswers == 0)
 		return;
-	LeaseRecord(answers, nanswers);
+	LeaseRecord(answers, nanswers, careful);
 	for (int i = 0; i < nanswers; i++)
 	{
 		if (answers[i].gone &&
@@ -387,7 +387,7 @@ Work(void)
 	PushActiveSnapshot(GetTransactionSnapshot());
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
-	Record();
+	Record(now < careful_until);
 	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
 		LoadChannels();
 	for (int i = 0; i < LaneCount(); i++)

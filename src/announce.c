@@ -31,7 +31,7 @@ AnnounceIssued(const Task *task, const Line *lines, int nlines)
 
 		if ((task->notify & (1 << channel)) == 0)
 			continue;
-		event.channel = RemindChannelName(channel);
+		event.channel = ChannelName(channel);
 		pushes = OutboxBegin(&event, false);
 		for (int i = 0; i < nlines; i++)
 		{

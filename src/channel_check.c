@@ -12,6 +12,7 @@
 
 #include "args.h"
 #include "channel_check.h"
+#include "channel_names.h"
 #include "errors.h"
 #include "render.h"
 #include "role.h"
@@ -26,7 +27,6 @@
 #define MIN_TIMEOUT_MS 100
 #define MAX_TIMEOUT_MINUTES 10
 
-static const char *const channels[] = {"sms", "email", "app", "ch3", "ch4"};
 static const char *const kinds[] = {"reminder", "coupon", "test"};
 
 static bool
@@ -64,15 +64,8 @@ ChannelArg(FunctionCallInfo fcinfo, int arg)
 
 	ArgRequire(fcinfo, arg, "channel");
 	name = text_to_cstring(PG_GETARG_TEXT_PP(arg));
-	for (int i = 0; i < lengthof(channels); i++)
-	{
-		if (strcmp(name, channels[i]) == 0)
-			return name;
-	}
-	ereport(ERROR,
-			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-			 errmsg("\"%s\" is not a channel", name),
-			 errhint("Use sms, email, app, ch3 or ch4.")));
+	(void) ChannelRequire(name);
+	return name;
 }
 
 /*

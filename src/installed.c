@@ -171,15 +171,25 @@ InstalledIsCoupon(Relation rel, Oid sane)
 	return true;
 }
 
-static void
-Refuse(const char *column, const char *rule)
+/*
+ * InstalledRefuse raises 23514 from the CHECK of a table, for a column that breaks
+ * a rule: "must be positive".
+ */
+void
+InstalledRefuse(const char *table, const char *column, const char *rule)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_CHECK_VIOLATION),
-			 errmsg("%s of a coupon %s", column, rule),
-			 err_generic_string(PG_DIAG_TABLE_NAME, "user_coupon"),
+			 errmsg("%s of \"%s\" %s", column, table, rule),
+			 err_generic_string(PG_DIAG_TABLE_NAME, table),
 			 err_generic_string(PG_DIAG_COLUMN_NAME, column),
-			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, "user_coupon_sane")));
+			 err_generic_string(PG_DIAG_CONSTRAINT_NAME, psprintf("%s_sane", table))));
+}
+
+static void
+Refuse(const char *column, const char *rule)
+{
+	InstalledRefuse("user_coupon", column, rule);
 }
 
 static bool

@@ -40,5 +40,6 @@ extern void InstalledFindColumns(Relation rel, const InstalledColumn *columns, i
 								 AttrNumber *found);
 extern void InstalledFindCoupon(Relation rel, AttrNumber *found);
 extern bool InstalledIsCoupon(Relation rel, Oid sane);
+extern void InstalledRefuse(const char *table, const char *column, const char *rule);
 
 #endif							/* COUPON_INSTALLED_H */

@@ -78,7 +78,7 @@ extern const char *LeaseText(int row, int column, MemoryContext context);
 /* lease.c */
 extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
 					   TimestampTz until);
-extern void LeaseRecord(LeaseAnswer *answers, int nanswers);
+extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
 extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

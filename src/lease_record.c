@@ -78,9 +78,10 @@ PutBack(RowWriter *queue, const LeaseAnswer *answer)
 }
 
 static void
-MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer)
+MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
+			  bool careful)
 {
-	if (Find(history, answer->id) && RowWriterLock(history))
+	if (careful && Find(history, answer->id) && RowWriterLock(history))
 		RowWriterDelete(history);
 	memcpy(history->values, queue->values, NOTIFICATION_COLUMNS * sizeof(Datum));
 	memcpy(history->isnull, queue->isnull, NOTIFICATION_COLUMNS * sizeof(bool));
@@ -97,9 +98,12 @@ MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer)
  * LeaseRecord records what became of pushes.  Those that another has taken
  * meanwhile are left alone; those whose row another transaction holds, or is
  * changing, are marked as held, to be recorded later.
+ *
+ * careful: after an error, that ids may be in the history already; else these are
+ * an error (looking each time would cost a fiftieth of a push).
  */
 void
-LeaseRecord(LeaseAnswer *answers, int nanswers)
+LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
 {
 	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext,
 													  "coupon answer",
@@ -123,7 +127,7 @@ LeaseRecord(LeaseAnswer *answers, int nanswers)
 			if (!answer->held && answer->verdict == LEASE_RETRY)
 				PutBack(&queue, answer);
 			else if (!answer->held)
-				MoveToHistory(&queue, &history, answer);
+				MoveToHistory(&queue, &history, answer, careful);
 		}
 		MemoryContextSwitchTo(caller);
 		MemoryContextReset(row_context);

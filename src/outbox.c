@@ -18,16 +18,21 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "array.h"
 #include "catalog.h"
+#include "channel_names.h"
 #include "id.h"
 #include "outbox.h"
 #include "query.h"
 #include "wake.h"
+
+PG_FUNCTION_INFO_V1(coupon_notification_sane);
 
 /* In a history nobody has to take them at a time. */
 #define MISSED_IN_A_ROW 1000
@@ -162,6 +167,26 @@ AddRows(const OutboxPushes *pushes)
 	}
 	RowWriterClose(&table);
 	MemoryContextDelete(row_context);
+}
+
+/*
+ * coupon_notification_sane(channel, kind, user_ids): the CHECK of
+ * coupon_notification.  Returns true, or raises 23514 that names the column and the
+ * rule it breaks.
+ */
+Datum
+coupon_notification_sane(PG_FUNCTION_ARGS)
+{
+	const char *kind = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	ArrayType  *users = PG_GETARG_ARRAYTYPE_P(2);
+
+	if (ChannelOfName(text_to_cstring(PG_GETARG_TEXT_PP(0))) < 0)
+		InstalledRefuse("coupon_notification", "channel", "must be sms, email, app, ch3 or ch4");
+	if (strcmp(kind, "reminder") != 0 && strcmp(kind, "coupon") != 0 && strcmp(kind, "test") != 0)
+		InstalledRefuse("coupon_notification", "kind", "must be reminder, coupon or test");
+	if (ArrayGetNItems(ARR_NDIM(users), ARR_DIMS(users)) == 0 || array_contains_nulls(users))
+		InstalledRefuse("coupon_notification", "user_ids", "must hold at least one user, and no null");
+	PG_RETURN_BOOL(true);
 }
 
 /*

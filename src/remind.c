@@ -33,6 +33,7 @@
 #include "args.h"
 #include "array.h"
 #include "errors.h"
+#include "installed.h"
 #include "outbox.h"
 #include "outcome.h"
 #include "query.h"
@@ -42,6 +43,7 @@
 #include "wake.h"
 
 PG_FUNCTION_INFO_V1(coupon_remind_next);
+PG_FUNCTION_INFO_V1(coupon_remind_sane);
 PG_FUNCTION_INFO_V1(coupon_remind_create);
 PG_FUNCTION_INFO_V1(coupon_remind_cancel);
 PG_FUNCTION_INFO_V1(coupon_remind_list);
@@ -188,6 +190,24 @@ coupon_remind_next(PG_FUNCTION_ARGS)
 	PG_RETURN_INT16(minutes);
 }
 
+/*
+ * coupon_remind_sane(user_id, bitmap, fired): the CHECK of coupon_remind.  Returns
+ * true, or raises 23514 that names the column and the rule it breaks.
+ */
+Datum
+coupon_remind_sane(PG_FUNCTION_ARGS)
+{
+	RemindBitmap bitmap = PG_GETARG_REMIND_BITMAP(1);
+
+	if (PG_GETARG_INT64(0) <= 0)
+		InstalledRefuse("coupon_remind", "user_id", "must be positive");
+	if (bitmap == 0)
+		InstalledRefuse("coupon_remind", "bitmap", "must not be empty");
+	if ((PG_GETARG_REMIND_BITMAP(2) & ~bitmap) != 0)
+		InstalledRefuse("coupon_remind", "fired", "must lie within bitmap");
+	PG_RETURN_BOOL(true);
+}
+
 /* Checks the arguments; false where the caller may see no such template. */
 static bool
 GetRequest(FunctionCallInfo fcinfo, Request *request, Answer *answer)
@@ -199,7 +219,7 @@ GetRequest(FunctionCallInfo fcinfo, Request *request, Answer *answer)
 	request->template_id = PG_GETARG_INT64(0);
 	request->user_id = PG_GETARG_INT64(1);
 	ArgCheckUserId(request->user_id);
-	request->channel = RemindCheckChannel(text_to_cstring(PG_GETARG_TEXT_PP(2)));
+	request->channel = ChannelRequire(text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	request->minutes = PG_GETARG_INT32(3);
 	RemindCheckMinutes(request->minutes);
 	request->bit = RemindBit(request->channel, request->minutes);

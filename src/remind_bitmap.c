@@ -27,6 +27,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "channel_names.h"
 #include "errors.h"
 #include "remind_bitmap.h"
 
@@ -59,10 +60,6 @@ PG_FUNCTION_INFO_V1(remind_bitmap_slots);
 #define SPACES " \t\n\r\f\v"
 #define END_OF_WORD SPACES "{}@,"
 
-static const char *const channels[REMIND_CHANNELS] = {
-	"sms", "email", "app", "ch3", "ch4"
-};
-static const char channels_hint[] = "Use sms, email, app, ch3 or ch4.";
 static const char minutes_detail[] = "Reminders are for a multiple of 5 minutes, from 5 to 60, before the start.";
 
 /* Where reading a text has got to. */
@@ -72,55 +69,6 @@ typedef struct Reader
 	const char *at;
 	Node	   *context;		/* who wants errors without raising, or NULL */
 } Reader;
-
-/* -1 if these bytes name no channel. */
-static int
-ChannelOfWord(const char *word, size_t length)
-{
-	for (int channel = 0; channel < REMIND_CHANNELS; channel++)
-	{
-		if (strlen(channels[channel]) == length &&
-			memcmp(channels[channel], word, length) == 0)
-			return channel;
-	}
-	return -1;
-}
-
-/*
- * RemindChannelOfName returns the number of a channel, -1 if none has the name.
- */
-int
-RemindChannelOfName(const char *name)
-{
-	return ChannelOfWord(name, strlen(name));
-}
-
-/*
- * RemindChannelName returns the name of a channel.
- */
-const char *
-RemindChannelName(int channel)
-{
-	Assert(channel >= 0 && channel < REMIND_CHANNELS);
-	return channels[channel];
-}
-
-/*
- * RemindCheckChannel returns the number of a channel; raises VC003 if none has
- * the name.
- */
-int
-RemindCheckChannel(const char *name)
-{
-	int			channel = RemindChannelOfName(name);
-
-	if (channel < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("\"%s\" is not a channel", name),
-				 errhint("%s", channels_hint)));
-	return channel;
-}
 
 /*
  * RemindCheckMinutes raises VC003 where there is no slot so many minutes before
@@ -156,7 +104,7 @@ UnknownChannel(const Reader *reader, const char *word, int length)
 					  errmsg("invalid input syntax for type %s: \"%s\"",
 							 "remind_bitmap", reader->text),
 					  errdetail("\"%.*s\" is not a channel.", length, word),
-					  errhint("%s", channels_hint)));
+					  errhint(CHANNEL_HINT)));
 }
 
 /* Take a character with the white space around it, if it is next. */
@@ -223,7 +171,7 @@ ReadReminder(Reader *reader, RemindBitmap *bitmap)
 	bit = RemindBit(channel, minutes);
 	if (*bitmap & bit)
 		return Malformed(reader,
-						 psprintf("%s@%d is there twice.", channels[channel], minutes));
+						 psprintf("%s@%d is there twice.", ChannelName(channel), minutes));
 	*bitmap |= bit;
 	return true;
 }
@@ -283,7 +231,7 @@ remind_bitmap_out(PG_FUNCTION_ARGS)
 		appendStringInfoChar(&text, '{');
 	while (RemindTakeFirst(&rest, &channel, &minutes))
 	{
-		appendStringInfo(&text, "%s%s@%d", before, channels[channel], minutes);
+		appendStringInfo(&text, "%s%s@%d", before, ChannelName(channel), minutes);
 		before = ",";
 	}
 	appendStringInfoChar(&text, '}');
@@ -352,7 +300,7 @@ remind_bitmap_to_bigint(PG_FUNCTION_ARGS)
 Datum
 remind_bitmap_make(PG_FUNCTION_ARGS)
 {
-	int			channel = RemindCheckChannel(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	int			channel = ChannelRequire(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	int			minutes = PG_GETARG_INT32(1);
 
 	RemindCheckMinutes(minutes);
@@ -559,7 +507,7 @@ remind_bitmap_slots(PG_FUNCTION_ARGS)
 		bool		nulls[3] = {false};
 
 		values[0] = TimestampTzGetDatum(MomentBefore(start, minutes));
-		values[1] = CStringGetTextDatum(channels[channel]);
+		values[1] = CStringGetTextDatum(ChannelName(channel));
 		values[2] = Int32GetDatum(minutes);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}

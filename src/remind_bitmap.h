@@ -14,9 +14,11 @@
 #define COUPON_REMIND_BITMAP_H
 
 #include "fmgr.h"
+
+#include "channel_names.h"
 #include "port/pg_bitutils.h"
 
-#define REMIND_CHANNELS 5
+#define REMIND_CHANNELS CHANNELS
 #define REMIND_SLOTS 12			/* of a channel */
 #define REMIND_STEP_MINUTES 5
 #define REMIND_MAX_MINUTES (REMIND_SLOTS * REMIND_STEP_MINUTES)
@@ -33,9 +35,6 @@ typedef uint64 RemindBitmap;
 #define PG_GETARG_REMIND_BITMAP(n) DatumGetRemindBitmap(PG_GETARG_DATUM(n))
 #define PG_RETURN_REMIND_BITMAP(bitmap) return RemindBitmapGetDatum(bitmap)
 
-extern int	RemindChannelOfName(const char *name);
-extern const char *RemindChannelName(int channel);
-extern int	RemindCheckChannel(const char *name);
 extern void RemindCheckMinutes(int minutes);
 
 /*

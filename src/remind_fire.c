@@ -73,7 +73,7 @@ PushesOf(Firing *firing, int channel, int minutes)
 
 	if (*pushes == NULL)
 	{
-		OutboxEvent event = {.kind = REMIND_KIND, .channel = RemindChannelName(channel),
+		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
 		.template_id = firing->sale->template_id, .minutes = minutes,
 		.due_at = RemindMoment(firing->sale->start, minutes)};
 

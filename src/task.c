@@ -176,7 +176,7 @@ ChannelBits(ArrayType *names)
 
 	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elements, NULL, &n);
 	for (int i = 0; i < n; i++)
-		bits |= 1 << RemindChannelOfName(TextDatumGetCString(elements[i]));
+		bits |= 1 << ChannelOfName(TextDatumGetCString(elements[i]));
 	return bits;
 }
 
@@ -319,7 +319,7 @@ CheckChannels(ArrayType *notify)
 
 	deconstruct_array(notify, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &n);
 	for (int i = 0; i < n; i++)
-		(void) RemindCheckChannel(nulls[i] ? "NULL" : TextDatumGetCString(elements[i]));
+		(void) ChannelRequire(nulls[i] ? "NULL" : TextDatumGetCString(elements[i]));
 }
 
 static void

@@ -267,11 +267,11 @@ sql(q{DELETE FROM coupon_message});
 	sql('ALTER TABLE coupon_notification ALTER task_id DROP NOT NULL');
 
 	# Nor is a CHECK of his, in the place of ours.
-	my $kinds = 'ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_kind_check, ADD CONSTRAINT coupon_notification_kind_check CHECK';
+	my $kinds = 'ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_sane, ADD CONSTRAINT coupon_notification_sane CHECK';
 	sql("$kinds (address <> 'checked')");
 	($rc, $out, $err) = $node->psql('postgres', q{SELECT coupon_channel_test('app', 'checked')});
-	like($err, qr/violates check constraint "coupon_notification_kind_check"/, 'check: a push that it forbids is refused');
-	sql("$kinds (kind IN ('reminder', 'coupon', 'test'))");
+	like($err, qr/violates check constraint "coupon_notification_sane"/, 'check: a push that it forbids is refused');
+	sql("$kinds (coupon_notification_sane(channel, kind, user_ids))");
 
 	# A push in a table that inherits from the queue is none of ours.
 	await('count(*) = 0 FROM coupon_notification', 'inherits: the queue is empty');
@@ -405,8 +405,8 @@ sql(q{DELETE FROM coupon_message});
 
 	my $before = $node->safe_psql('postgres', q{SELECT pid FROM coupon_stat_worker WHERE database = 'postgres' AND kind = 'worker'});
 	my ($rc, $out, $err) = $node->psql('postgres', "$insert VALUES (11, 'ch4', 'test', '{}', 'x', 0, now(), now())");
-	like($err, qr/coupon_notification_user_ids_check/, 'poisoned pushes: one without recipients is refused');
-	sql('ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_user_ids_check');
+	like($err, qr/user_ids of "coupon_notification" must hold at least one user/, 'poisoned pushes: one without recipients is refused');
+	sql('ALTER TABLE coupon_notification DROP CONSTRAINT coupon_notification_sane');
 	sql(qq{BEGIN;
 		$insert VALUES (11, 'ch4', 'test', '{NULL}', 'x', 0, now(), now() - interval '1 h'), (12, 'ch4', 'test', '{}', 'x', 0, now(), now() - interval '1 h'),
 			(13, 'ch4', 'test', '{{1,2},{3,4}}', 'x', 0, now(), now() - interval '1 h'), (14, 'ch4', 'reminder', '{1}', NULL, 0, now(), '-infinity'),

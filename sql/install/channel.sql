@@ -77,7 +77,7 @@ CREATE VIEW @extschema@.coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,
        q.waiting, q.leased, q.retrying, d.dead, q.oldest_due, h.delivered AS delivered_last_hour,
        h.late[1] AS late_p50, h.late[2] AS late_p99, h.late_max
-FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) WITH ORDINALITY AS c (channel, n)
+FROM unnest(@extschema@.coupon_channel_names()) WITH ORDINALITY AS c (channel, n)
 LEFT JOIN @extschema@.coupon_channel s ON s.channel = c.channel
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE o.leased_until IS NULL OR o.leased_until <= clock_timestamp()) AS waiting,

@@ -1,7 +1,7 @@
 -- How, what and where to push, and the outbox of pushes
 
 CREATE TABLE @extschema@.coupon_channel (
-    channel         text PRIMARY KEY CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
+    channel         text PRIMARY KEY CHECK (channel = ANY (@extschema@.coupon_channel_names())),
     endpoint        text NOT NULL,
     secret          text,
     headers         jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(headers) = 'object'),
@@ -27,7 +27,7 @@ COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker 
 
 CREATE TABLE @extschema@.coupon_message (
     kind    text CHECK (kind IN ('reminder', 'coupon', 'test')),
-    channel text CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
+    channel text CHECK (channel = ANY (@extschema@.coupon_channel_names())),
     subject text NOT NULL,
     body    text NOT NULL,
     PRIMARY KEY (kind, channel)
@@ -36,23 +36,28 @@ COMMENT ON TABLE @extschema@.coupon_message IS 'what to push: texts with {placeh
 
 CREATE TABLE @extschema@.coupon_contact (
     user_id bigint CHECK (user_id > 0),
-    channel text CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
+    channel text CHECK (channel = ANY (@extschema@.coupon_channel_names())),
     address text NOT NULL CHECK (address <> ''),
     PRIMARY KEY (user_id, channel)
 );
 COMMENT ON TABLE @extschema@.coupon_contact IS 'where to push: a user without a row is addressed by the user id itself';
 
+CREATE FUNCTION @extschema@.coupon_notification_sane(channel text, kind text, user_ids bigint[]) RETURNS boolean
+    LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'coupon_notification_sane';
+COMMENT ON FUNCTION @extschema@.coupon_notification_sane(text, text, bigint[]) IS
+    'the CHECK of coupon_notification: true, or an error that names the column and the rule';
+
 -- The queue is thin: what is over moves to the history.  A lease touches no
 -- indexed column, and finds room on the page.
 CREATE TABLE @extschema@.coupon_notification (
     id            bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id(),
-    channel       text NOT NULL CHECK (channel IN ('sms', 'email', 'app', 'ch3', 'ch4')),
-    kind          text NOT NULL CHECK (kind IN ('reminder', 'coupon', 'test')),
+    channel       text NOT NULL,
+    kind          text NOT NULL,
     template_id   bigint,
     minutes       smallint,
     task_id       bigint,
-    user_ids      bigint[] NOT NULL
-                  CHECK (cardinality(user_ids) > 0 AND array_position(user_ids, NULL) IS NULL),
+    user_ids      bigint[] NOT NULL,
     address       text,
     due_at        timestamptz NOT NULL,
     next_at       timestamptz NOT NULL,
@@ -60,7 +65,8 @@ CREATE TABLE @extschema@.coupon_notification (
     first_attempt int NOT NULL DEFAULT 0,
     leased_until  timestamptz,
     last_status   int,
-    last_error    text
+    last_error    text,
+    CONSTRAINT coupon_notification_sane CHECK (@extschema@.coupon_notification_sane(channel, kind, user_ids))
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @extschema@.coupon_notification IS
     'durable outbox of pushes: one row per request, which keeps its id and recipients over all attempts';

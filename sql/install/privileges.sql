@@ -32,7 +32,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE'
     FROM pg_proc p
     WHERE p.pronamespace = '@extschema@'::regnamespace
-      AND (p.proname IN ('coupon_outcomes', 'coupon_require', 'coupon_stock_left',
+      AND (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed')
            OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',

@@ -11,6 +11,12 @@ CREATE FUNCTION @extschema@.coupon_remind_next(bitmap @extschema@.remind_bitmap,
 COMMENT ON FUNCTION @extschema@.coupon_remind_next(@extschema@.remind_bitmap, @extschema@.remind_bitmap) IS
     'how many minutes before the start the next reminder fires; null: none is left';
 
+CREATE FUNCTION @extschema@.coupon_remind_sane(user_id bigint, bitmap @extschema@.remind_bitmap, fired @extschema@.remind_bitmap) RETURNS boolean
+    LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'coupon_remind_sane';
+COMMENT ON FUNCTION @extschema@.coupon_remind_sane(bigint, @extschema@.remind_bitmap, @extschema@.remind_bitmap) IS
+    'the CHECK of coupon_remind: true, or an error that names the column and the rule';
+
 -- next_minutes is the table's own, so that rows of a restore, of logical
 -- replication and of hand-written SQL are right too.  Marking a row as fired
 -- changes it, so no update of that kind is HOT, and room on the page would not
@@ -23,9 +29,7 @@ CREATE TABLE @extschema@.coupon_remind (
     next_minutes  smallint GENERATED ALWAYS AS (@extschema@.coupon_remind_next(bitmap, fired)) STORED,
     notifications bigint[],
     PRIMARY KEY (user_id, template_id),
-    CONSTRAINT coupon_remind_sane CHECK (user_id > 0
-        AND bitmap OPERATOR(@extschema@.<>) '{}'::@extschema@.remind_bitmap
-        AND fired OPERATOR(@extschema@.<@) bitmap)
+    CONSTRAINT coupon_remind_sane CHECK (@extschema@.coupon_remind_sane(user_id, bitmap, fired))
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1,
         autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @extschema@.coupon_remind IS 'one row per user and sale: of what is to be reminded, and of what has been';

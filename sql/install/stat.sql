@@ -115,7 +115,7 @@ silent AS MATERIALIZED (
     SELECT string_agg(format('%s (%s)', k.channel, CASE WHEN c.channel IS NULL THEN 'not set up'
                                                         ELSE COALESCE(c.disabled_reason, 'switched off') END),
                       ', ' ORDER BY k.channel) AS names
-    FROM unnest(ARRAY['sms', 'email', 'app', 'ch3', 'ch4']) AS k (channel)
+    FROM unnest(@extschema@.coupon_channel_names()) AS k (channel)
     LEFT JOIN @extschema@.coupon_channel c ON c.channel = k.channel
     WHERE c.enabled IS NOT TRUE
       AND EXISTS (SELECT FROM @extschema@.coupon_notification o WHERE o.channel = k.channel)),
