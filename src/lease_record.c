@@ -81,7 +81,7 @@ static void
 MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
 			  bool careful)
 {
-	if (careful && Find(history, answer->id) && RowWriterLock(history))
+	if (careful && Find(history, answer->id) && RowWriterLock(history, false))
 		RowWriterDelete(history);
 	memcpy(history->values, queue->values, NOTIFICATION_COLUMNS * sizeof(Datum));
 	memcpy(history->isnull, queue->isnull, NOTIFICATION_COLUMNS * sizeof(bool));
@@ -123,7 +123,7 @@ LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
 		answer->held = false;
 		if (Find(&queue, answer->id) && IsOfAttempt(&queue, answer))
 		{
-			answer->held = !RowWriterLock(&queue);
+			answer->held = !RowWriterLock(&queue, !careful);
 			if (!answer->held && answer->verdict == LEASE_RETRY)
 				PutBack(&queue, answer);
 			else if (!answer->held)

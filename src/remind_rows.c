@@ -92,7 +92,8 @@ bool
 RemindRowsMark(RemindRows *rows, RemindBitmap fired, const int64 *ids)
 {
 	MemoryContext caller = MemoryContextSwitchTo(rows->row_context);
-	bool		marked = RowWriterLock(&rows->table);
+	/* Another tick may be at the same rows: always a lock. */
+	bool		marked = RowWriterLock(&rows->table, false);
 
 	if (marked)
 	{

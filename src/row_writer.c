@@ -221,16 +221,31 @@ RowWriterNext(RowWriter *writer)
 	return true;
 }
 
+/* Whether the row that was read bears the mark of a transaction that holds it, or did. */
+static bool
+MayBeHeld(const RowWriter *writer)
+{
+	HeapTuple	tuple = ExecFetchSlotHeapTuple(writer->read, false, NULL);
+
+	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
+}
+
 /*
  * RowWriterLock locks the row that was read; false: another transaction has
  * changed it, or holds it.  What was read of it stays where it is, on its page.
+ *
+ * rarely_met: hardly anybody else is ever at such a row.  Then one that is free is
+ * not locked, which spares a WAL record, and whoever takes it before it is written
+ * is waited for; if the row has changed then, that is an error.
  */
 bool
-RowWriterLock(RowWriter *writer)
+RowWriterLock(RowWriter *writer, bool rarely_met)
 {
 	TM_FailureData failure;
 	ItemPointerData tid = writer->read->tts_tid;
 
+	if (rarely_met && !MayBeHeld(writer))
+		return true;
 	if (table_tuple_lock(writer->rel, &tid, writer->estate->es_snapshot, writer->read,
 						 writer->estate->es_output_cid, LockTupleNoKeyExclusive,
 						 LockWaitSkip, 0, &failure) != TM_Ok)
