@@ -26,82 +26,83 @@ EXTVERSION = 1.0
 MODULE_big = coupon
 
 OBJS = \
-	src/address.o \
-	src/announce.o \
-	src/args.o \
-	src/array.o \
-	bgworker/deliver.o \
-	bgworker/duty.o \
-	bgworker/lane.o \
+	bgworker/base/process.o \
+	bgworker/base/status.o \
+	bgworker/curl/answer.o \
+	bgworker/curl/request.o \
+	bgworker/curl/socket.o \
+	bgworker/curl/transfer.o \
+	bgworker/delivery/channel_window.o \
+	bgworker/delivery/deliver.o \
+	bgworker/delivery/retry.o \
+	bgworker/job.o \
 	bgworker/launcher.o \
-	bgworker/leave.o \
-	bgworker/retry.o \
-	bgworker/status.o \
-	bgworker/transfer.o \
-	bgworker/transfer_answer.o \
-	bgworker/transfer_request.o \
-	bgworker/transfer_socket.o \
 	bgworker/worker.o \
-	src/cache.o \
-	src/caller.o \
-	src/catalog.o \
-	src/channel.o \
-	src/channel_check.o \
-	src/channel_names.o \
-	src/claim.o \
-	src/claimants.o \
-	src/count_snapshot.o \
+	bgworker/yield_database.o \
+	src/admin/drop_database.o \
+	src/admin/maintenance.o \
+	src/admin/stat.o \
+	src/admin/verify.o \
+	src/base/args.o \
+	src/base/array.o \
+	src/base/caller.o \
+	src/base/catalog.o \
+	src/base/channel_names.o \
+	src/base/commit_wakeup.o \
+	src/base/count_snapshot.o \
+	src/base/guc.o \
+	src/base/id.o \
+	src/base/installed.o \
+	src/base/ipaddr.o \
+	src/base/outcome.o \
+	src/base/owner_query.o \
+	src/base/procedure.o \
+	src/base/result_row.o \
+	src/base/row_writer.o \
+	src/base/shop_role.o \
+	src/base/subxact.o \
+	src/base/throttle.o \
+	src/claim/claim.o \
+	src/claim/receive.o \
+	src/claim/wallet.o \
 	src/coupon.o \
-	src/distribute.o \
-	src/dropped.o \
-	src/fold.o \
-	src/guard.o \
-	src/guc.o \
-	src/holdings.o \
-	src/id.o \
-	src/insert.o \
-	src/installed.o \
-	src/journal.o \
-	src/lease.o \
-	src/lease_channel.o \
-	src/lease_record.o \
-	src/lines.o \
-	src/outbox.o \
-	src/outcome.o \
-	src/pace.o \
-	src/preview.o \
-	src/procedure.o \
-	src/put_off.o \
-	src/query.o \
-	src/receive.o \
-	src/remind.o \
-	src/remind_bitmap.o \
-	src/remind_fire.o \
-	src/remind_rows.o \
-	src/remind_tick.o \
-	src/render.o \
-	src/render_channel.o \
-	src/render_escape.o \
-	src/render_hmac.o \
-	src/render_mail.o \
-	src/render_text.o \
-	src/role.o \
-	src/row.o \
-	src/row_writer.o \
-	src/rows.o \
-	src/section.o \
-	src/stage.o \
-	src/stat.o \
-	src/stock.o \
-	src/subxact.o \
-	src/task.o \
-	src/task_run.o \
-	src/template.o \
-	src/template_load.o \
-	src/tidy.o \
-	src/verify.o \
-	src/wake.o \
-	src/wallet.o
+	src/notification/channel.o \
+	src/notification/channel_check.o \
+	src/notification/lease.o \
+	src/notification/lease_channel.o \
+	src/notification/lease_record.o \
+	src/notification/outbox.o \
+	src/notification/preview.o \
+	src/remind/bitmap.o \
+	src/remind/due.o \
+	src/remind/fire.o \
+	src/remind/remind.o \
+	src/remind/tick.o \
+	src/render/channel.o \
+	src/render/escape.o \
+	src/render/hmac.o \
+	src/render/mail.o \
+	src/render/request.o \
+	src/render/text.o \
+	src/stock/cache.o \
+	src/stock/journal.o \
+	src/stock/stock.o \
+	src/store/claimants.o \
+	src/store/holdings.o \
+	src/store/insert.o \
+	src/store/rows.o \
+	src/task/announce.o \
+	src/task/deferred.o \
+	src/task/input_rows.o \
+	src/task/runner.o \
+	src/task/section.o \
+	src/task/stage.o \
+	src/task/task.o \
+	src/task/task_batch.o \
+	src/template/fold.o \
+	src/template/guard.o \
+	src/template/load.o \
+	src/template/template.o
 
 # The install script's parts, in the order in which they are joined.
 PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
@@ -143,7 +144,7 @@ coupon--$(EXTVERSION).sql: $(PARTS:%=sql/install/%.sql)
 	cat $^ > $@
 
 # PGXS does not know which objects include which headers.
-$(OBJS): $(wildcard $(srcdir)/src/*.h $(srcdir)/bgworker/*.h)
+$(OBJS): $(wildcard $(srcdir)/src/*/*.h $(srcdir)/bgworker/*.h $(srcdir)/bgworker/*/*.h)
 
 # Nor does it make folders for them in a VPATH build.
 ifdef VPATH

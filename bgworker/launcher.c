@@ -10,7 +10,7 @@
  * the launcher itself is started anew.  Two are started at a time, so that a
  * server with many databases does not feel it.
  *
- * What it has to remember beyond its own death is in shared memory (wake.c and
+ * What it has to remember beyond its own death is in shared memory (commit_wakeup.c and
  * status.c): a new launcher finds the workers that run and leaves them alone.
  * A worker tells of its end itself, by taking its latch away; the handle is
  * only asked about one that has never come as far.
@@ -37,11 +37,11 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "guc.h"
-#include "launcher.h"
-#include "status.h"
-#include "wake.h"
-#include "worker.h"
+#include "base/commit_wakeup.h"
+#include "base/guc.h"
+#include "bgworker/launcher.h"
+#include "bgworker/base/status.h"
+#include "bgworker/worker.h"
 
 #define RESTART_SECONDS 3		/* of the launcher itself */
 #define LONGEST_SLEEP 60000		/* ms; then a database may be new */

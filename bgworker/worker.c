@@ -1,14 +1,14 @@
 /*
  * worker.c
  *		The worker of one database, and its mailer: the process and its loop;
- *		what it does is in duty.c.
+ *		what it does is in job.c.
  *
- * They are the same but for their duties: mail has a process of its own since
+ * They are the same but for their jobs: mail has a process of its own since
  * libcurl waits for the server's answer to each.
  *
  * It stays connected, since starting a process costs more than keeping one,
  * and sleeps on its latch: without snapshot, transaction or lock, so that it
- * holds up neither vacuum nor DDL.  It leaves when it is asked to (leave.c),
+ * holds up neither vacuum nor DDL.  It leaves when it is asked to (yield_database.c),
  * when the extension is gone, and when coupon.databases no longer names its
  * database.  Whatever else ends it, the launcher starts another one.
  */
@@ -28,12 +28,12 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
-#include "duty.h"
-#include "guc.h"
-#include "status.h"
-#include "wake.h"
-#include "worker.h"
+#include "base/commit_wakeup.h"
+#include "base/compat.h"
+#include "base/guc.h"
+#include "bgworker/job.h"
+#include "bgworker/base/status.h"
+#include "bgworker/worker.h"
 
 /* A worker with nothing to do looks whether it should still be there. */
 #define LONGEST_SLEEP 60000		/* ms */
@@ -105,7 +105,7 @@ SetOwnSettings(void)
 		{"default_transaction_isolation", "read committed"},
 		{"default_transaction_read_only", "off"},
 		{"default_transaction_deferrable", "off"},
-		{"lock_timeout", "10s"},	/* or one duty could stop the others */
+		{"lock_timeout", "10s"},	/* or one job could stop the others */
 		{"deadlock_timeout", "10ms"},	/* we give way, not those whose work it is */
 	};
 
@@ -155,14 +155,14 @@ Turn(MemoryContext context, uint32 ready)
 		LeaveUnlessNeeded(context);
 		looked_at = now;
 	}
-	sleep = DutyRunDue(reasons | ready);
-	pgstat_report_stat(sleep == DUTY_SLEEP || sleep > LOOK_PAUSE);
+	sleep = JobRunDue(reasons | ready);
+	pgstat_report_stat(sleep == JOB_SLEEP || sleep > LOOK_PAUSE);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	StatusCountTurn(my_number);
-	return sleep == DUTY_SLEEP ? LONGEST_SLEEP : Min(sleep, LONGEST_SLEEP);
+	return sleep == JOB_SLEEP ? LONGEST_SLEEP : Min(sleep, LONGEST_SLEEP);
 }
 
-/* Sleep; returns DUTY_SOCKET if that is readable. */
+/* Sleep; returns JOB_SOCKET if that is readable. */
 static uint32
 Sleep(long ms)
 {
@@ -173,11 +173,11 @@ Sleep(long ms)
 	uint32		ready = 0;
 
 	/* There is none before the first transfer, and then it stays. */
-	if (set == NULL || socket != DutySocket())
+	if (set == NULL || socket != JobSocket())
 	{
 		if (set != NULL)
 			FreeWaitEventSet(set);
-		socket = DutySocket();
+		socket = JobSocket();
 		set = CompatCreateWaitEventSet(TopMemoryContext, lengthof(events));
 		AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 		AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
@@ -190,7 +190,7 @@ Sleep(long ms)
 		if (events[i].events & WL_LATCH_SET)
 			ResetLatch(MyLatch);
 		if (events[i].events & WL_SOCKET_READABLE)
-			ready = DUTY_SOCKET;
+			ready = JOB_SOCKET;
 	}
 	return ready;
 }
@@ -233,7 +233,7 @@ CouponWorkerMain(Datum arg)
 	LeaveUnlessNeeded(context);
 	StatusSetState(my_number, WORKER_RUNNING);
 	WakeLauncher();				/* it starts the next one */
-	DutyInit(my_number, my_kind);
+	JobInit(my_number, my_kind);
 
 	for (;;)
 	{

@@ -7,7 +7,7 @@
 
 #include "postmaster/bgworker.h"
 
-#include "wake.h"
+#include "base/commit_wakeup.h"
 
 extern bool WorkerRegister(int number, Oid database, WakeKind kind,
 						   BackgroundWorkerHandle **handle);

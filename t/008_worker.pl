@@ -143,7 +143,7 @@ is($node->safe_psql('postgres', q{
 	'1|01:00:00', 'how long the oldest waits');
 $node->safe_psql('postgres', 'TRUNCATE coupon_notification, coupon_channel');
 
-# A failing duty is recorded, and goes on after the repair.
+# A failing job is recorded, and goes on after the repair.
 my $offset = -s $node->logfile;
 $node->safe_psql('postgres', 'ALTER TABLE coupon_watermark RENAME COLUMN upto TO elsewhere');
 $node->safe_psql('postgres', 'SELECT coupon_receive(1, 401)');

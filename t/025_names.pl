@@ -207,7 +207,7 @@ sub remarks_installed
 }
 # What C code calls as the owner, and what that calls: a function of a shop's that
 # fires amid it may have set another search path, so that its body is read as SQL of C is.
-my %as_owner = map { $_ => 1 } join('', map { slurp_file($_) } glob 'src/*.c') =~ /%1\$s\.(coupon_\w+)\(/g;
+my %as_owner = map { $_ => 1 } join('', map { slurp_file($_) } glob 'src/*.c src/*/*.c') =~ /%1\$s\.(coupon_\w+)\(/g;
 my %body;
 for my $sql (values %script)
 {

@@ -15,8 +15,8 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "bgworker/transfer.h"
-#include "src/compat.h"
+#include "bgworker/curl/transfer.h"
+#include "src/base/compat.h"
 
 PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(transfer_test);

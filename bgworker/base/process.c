@@ -1,0 +1,54 @@
+/*
+ * process.c
+ *		This worker or mailer, as all that it does may know it.
+ */
+#include "postgres.h"
+
+#include "utils/timestamp.h"
+
+#include "bgworker/base/process.h"
+
+static int	my_slot;
+static WakeKind my_kind;
+
+/*
+ * ProcessInit says which slot this process has, and what it is.
+ */
+void
+ProcessInit(int slot, WakeKind kind)
+{
+	my_slot = slot;
+	my_kind = kind;
+}
+
+/*
+ * ProcessSlot returns the number of this process's slot.
+ */
+int
+ProcessSlot(void)
+{
+	return my_slot;
+}
+
+/*
+ * ProcessKind tells whether this process is a worker or a mailer.
+ */
+WakeKind
+ProcessKind(void)
+{
+	return my_kind;
+}
+
+/*
+ * ProcessClockWentBack tells whether the clock was set back since the last call:
+ * moments that were noted before may lie far ahead then.  "last" is where the
+ * caller keeps what it showed, 0 at first.
+ */
+bool
+ProcessClockWentBack(TimestampTz *last)
+{
+	TimestampTz before = *last;
+
+	*last = GetCurrentTimestamp();
+	return *last < before;
+}

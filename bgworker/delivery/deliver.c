@@ -1,0 +1,485 @@
+/*
+ * deliver.c
+ *		Sends what waits in the outbox: lease, network, record.
+ *
+ * A turn collects what libcurl has finished.  When enough has come together,
+ * one short transaction records these answers and leases as many pushes as
+ * there are free places in flight; after its commit they are handed to
+ * libcurl.  No transaction is open while anything is on the wire, and never
+ * more is leased than can leave at once, so a push that is late is late because
+ * of its receiver.  Each channel has its own places: one that hangs for its
+ * whole timeout takes none of the others' (channel_window.c).
+ *
+ * Transactions are asynchronous: if a crash takes one away, its pushes are
+ * sent again under the same id.  Only where a push tells of something that may
+ * itself not be on disk yet (coupons of a distribution) it waits for that.
+ *
+ * What is known about channels here is a copy, read again when the outbox or a
+ * channel has changed and at least each second while there is work.
+ *
+ * A failed transaction keeps its answers for the next; the places of those
+ * that it had leased are looked for anew.  For a while each channel leases in a
+ * subtransaction then, so that one with a row that fails stops no other.  A
+ * push that cannot even be written down counts as tried: it dies of its
+ * attempts and stops nobody.  One whose worker dies is sent again when its lease
+ * is over.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/commit_wakeup.h"
+#include "base/subxact.h"
+#include "bgworker/curl/transfer.h"
+#include "bgworker/delivery/channel_window.h"
+#include "bgworker/delivery/deliver.h"
+#include "bgworker/delivery/retry.h"
+#include "bgworker/base/process.h"
+#include "bgworker/base/status.h"
+#include "notification/lease.h"
+#include "render/request.h"
+
+#define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
+#define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
+#define CAREFUL_TIME 60000		/* ms after an error with subtransactions */
+#define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
+#define ANSWERS_WAIT 20			/* ms that an answer waits for others */
+#define HELD_WAIT 1000			/* ms until one is tried again whose row is held */
+
+/* A request in flight. */
+typedef struct Flight
+{
+	Lane	   *lane;
+	int			tries;
+	TimestampTz version;		/* of the channel's row */
+	LeaseAnswer answer;			/* what is known of it so far */
+} Flight;
+
+static bool for_mail;
+static TimestampTz loaded_at = 0;	/* the lanes have copies of channels from then */
+static MemoryContext flight_context = NULL; /* of flights and answers */
+
+static LeaseAnswer *answers = NULL; /* to be recorded */
+static int	nanswers = 0;
+static int	nheld = 0;		/* the first of them: others hold their rows */
+static int	max_answers = 0;
+static TimestampTz first_answer_at;
+static bool in_work = false;	/* stays true after an error */
+static TimestampTz careful_until = 0;
+
+/*
+ * DeliverInit prepares this process for mail, or for all other channels.
+ */
+void
+DeliverInit(bool mail)
+{
+	for_mail = mail;
+	flight_context = AllocSetContextCreate(TopMemoryContext, "coupon deliveries",
+										   ALLOCSET_DEFAULT_SIZES);
+}
+
+/* Copy the channels that are ours; in a transaction. */
+static void
+LoadChannels(void)
+{
+	bool		any_mail = LaneLoadChannels(for_mail);
+
+	if (!for_mail)
+		WakeWantMailer(ProcessSlot(), any_mail);
+	loaded_at = GetCurrentTimestamp();
+}
+
+static LeaseAnswer *
+NewAnswer(void)
+{
+	if (nanswers == max_answers)
+	{
+		int			wanted = Max(2 * max_answers, 256);
+
+		if (answers == NULL)
+			answers = MemoryContextAlloc(flight_context, wanted * sizeof(LeaseAnswer));
+		else
+			answers = repalloc(answers, wanted * sizeof(LeaseAnswer));
+		max_answers = wanted;
+	}
+	if (nanswers == nheld)
+		first_answer_at = GetCurrentTimestamp();
+	return &answers[nanswers++];
+}
+
+static void
+Land(Flight *flight, const TransferResult *result)
+{
+	Lane	   *lane = flight->lane;
+	LeaseAnswer *answer = NewAnswer();
+
+	*answer = flight->answer;
+	answer->gone = RetryJudge(result, for_mail, flight->tries, answer);
+	answer->channel = lane->name;
+	answer->version = flight->version;
+	if (lane->channel != NULL)
+		RetryAdapt(&lane->pace, result, for_mail, lane->channel->max_in_flight);
+	lane->in_flight--;
+	pfree(flight);
+}
+
+static void
+Collect(void)
+{
+	TransferResult result;
+
+	TransferDrive();
+	while (TransferNext(&result))
+		Land(result.owner, &result);
+}
+
+/* When the answers so far are worth a transaction. */
+static TimestampTz
+AnswersDueAt(void)
+{
+	if (nanswers == 0)
+		return DT_NOEND;
+	return TimestampTzPlusMilliseconds(first_answer_at,
+									   nanswers > nheld ? ANSWERS_WAIT : HELD_WAIT);
+}
+
+/*
+ * When a lane is worth a transaction; DT_NOEND: not before a place is free.  A
+ * few places wait for the answers that are to be recorded, never for others.
+ */
+static TimestampTz
+LaneDueAt(const Lane *lane)
+{
+	TimestampTz ready = LaneReadyAt(lane);
+
+	if (ready == DT_NOEND || nanswers == nheld || LaneHasPortion(lane))
+		return ready;
+	return Max(ready, AnswersDueAt());
+}
+
+static void
+Record(bool careful)
+{
+	if (nanswers == 0)
+		return;
+	LeaseRecord(answers, nanswers, careful);
+	for (int i = 0; i < nanswers; i++)
+	{
+		if (answers[i].gone &&
+			LeaseDisable(answers[i].channel, answers[i].version,
+						 "the receiver answered 410 Gone"))
+		{
+			ereport(LOG,
+					(errmsg("coupon channel \"%s\" is switched off: the receiver answered 410 Gone",
+							answers[i].channel),
+					 errhint("Set it anew, or SELECT coupon_channel_enable('%s').",
+							 answers[i].channel)));
+			loaded_at = 0;
+		}
+	}
+}
+
+/* Those that are recorded; the others wait until their rows are free. */
+static void
+ForgetRecorded(void)
+{
+	nheld = 0;
+	for (int i = 0; i < nanswers; i++)
+	{
+		if (answers[i].held)
+			answers[nheld++] = answers[i];
+	}
+	nanswers = nheld;
+	first_answer_at = GetCurrentTimestamp();
+}
+
+/* What TakeIsolated asks for, and gets. */
+typedef struct Taking
+{
+	Lane	   *lane;
+	MemoryContext context;
+	List	   *pushes;
+} Taking;
+
+static bool
+Take(void *arg)
+{
+	Taking	   *taking = arg;
+
+	taking->pushes = LaneTake(taking->lane, taking->context);
+	return true;
+}
+
+/* LaneTake, but an error is this lane's alone. */
+static List *
+TakeIsolated(Lane *lane, MemoryContext context)
+{
+	Taking		taking = {lane, context, NIL};
+	ErrorData  *error;
+	TimestampTz now;
+
+	if (SubxactRun(Take, &taking, &error))
+		return taking.pushes;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);	/* we are to leave */
+	StatusSetError(ProcessSlot(), psprintf("channel %s: %s", lane->name, error->message));
+	now = GetCurrentTimestamp();
+	lane->scanned_at = 0;
+	lane->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
+	careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
+	return NIL;
+}
+
+/* A reminder is of no use when the sale has begun, or is no more. */
+static bool
+IsTooLate(const RenderEvent *event)
+{
+	return strcmp(event->kind, "reminder") == 0 &&
+		(!event->has_start || event->start <= GetCurrentTimestamp());
+}
+
+/*
+ * Whom a mail goes to, up to a NULL: more than one where it was cut for a
+ * channel of another kind.  A user id is an address for gateways only.
+ */
+static const char **
+Mailboxes(const RenderPush *push)
+{
+	const char **list = palloc((push->nrecipients + 1) * sizeof(char *));
+	int			n = 0;
+
+	for (int i = 0; i < push->nrecipients; i++)
+	{
+		const char *address = push->recipients[i].address;
+
+		if (address != NULL && RenderIsMailAddress(address))
+			list[n++] = address;
+	}
+	list[n] = NULL;
+	return list;
+}
+
+/* Why it can never be sent, NULL if it can. */
+static const char *
+WhatIsBroken(const LeasedPush *leased)
+{
+	if (leased->broken == NULL && for_mail && Mailboxes(&leased->push)[0] == NULL)
+		return "the user has no mail address: see coupon_contact_set";
+	return leased->broken;
+}
+
+/* One that cannot be written down, as if its receiver had refused it. */
+static void
+CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext context)
+{
+	TransferResult result = {.status = 0, .retry_after = -1};
+	LeaseAnswer *answer;
+	ErrorData  *error;
+
+	MemoryContextSwitchTo(context);
+	error = CopyErrorData();
+	FlushErrorState();
+	/* not within a character */
+	strlcpy(result.error, error->message,
+			pg_mbcliplen(error->message, strlen(error->message),
+						 sizeof(result.error) - 1) + 1);
+	FreeErrorData(error);
+	answer = NewAnswer();
+	*answer = *known;
+	(void) RetryJudge(&result, for_mail, leased->tries, answer);
+}
+
+static void
+HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
+{
+	TransferRequest request = {channel->endpoint, channel->username, channel->password,
+	channel->timeout};
+	StringInfoData body;
+	const char **headers = NULL;
+
+	initStringInfo(&body);
+	if (for_mail)
+	{
+		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
+		request.mail_from = channel->render->mail_from;
+		request.mail_to = Mailboxes(&leased->push);
+	}
+	else
+	{
+		RenderRequest(&leased->push, channel->render, flight->answer.sent_at, &body,
+					  &headers);
+		request.headers = (const char *const *) headers;
+	}
+	request.body = body.data;
+	request.body_length = body.len;
+	TransferStart(&request, flight);
+}
+
+/* Send one push; whatever goes wrong is its own misfortune. */
+static void
+Send(Lane *lane, const LeasedPush *leased)
+{
+	MemoryContext context = CurrentMemoryContext;
+	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
+	.sent_at = GetCurrentTimestamp()};
+	const char *broken;
+	Flight	   *flight;
+
+	broken = WhatIsBroken(leased);
+	if (broken != NULL || IsTooLate(leased->push.event))
+	{
+		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
+		if (broken != NULL)
+			strlcpy(known.error, broken, sizeof(known.error));
+		known.sent_at = DT_NOBEGIN;
+		*NewAnswer() = known;
+		return;
+	}
+	flight = MemoryContextAlloc(flight_context, sizeof(Flight));
+	flight->lane = lane;
+	flight->tries = leased->tries;
+	flight->version = lane->channel->updated_at;
+	flight->answer = known;
+	PG_TRY();
+	{
+		HandOver(lane->channel, leased, flight);
+		lane->in_flight++;
+	}
+	PG_CATCH();
+	{
+		pfree(flight);
+		CountAsFailed(leased, &known, context);
+	}
+	PG_END_TRY();
+}
+
+/* Look everywhere again: what a failed transaction had leased is free. */
+static void
+StartAnew(void)
+{
+	for (int i = 0; i < LaneCount(); i++)
+		LaneAt(i)->look_at = LaneAt(i)->scanned_at = 0;
+	loaded_at = 0;
+}
+
+/* One transaction, and what it has leased leaves. */
+static void
+Work(void)
+{
+	MemoryContext turn = CurrentMemoryContext;
+	TimestampTz now = GetCurrentTimestamp();
+	List	   *taken[LANE_MOST] = {NIL};
+	ListCell   *lc;
+
+	if (in_work)
+	{
+		StartAnew();
+		careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
+	}
+	in_work = true;
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	Record(now < careful_until);
+	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
+		LoadChannels();
+	for (int i = 0; i < LaneCount(); i++)
+	{
+		Lane	   *lane = LaneAt(i);
+
+		/* With all answers recorded, also those for whom few places are free. */
+		if (LaneReadyAt(lane) > now)
+			continue;
+		taken[i] = now < careful_until ? TakeIsolated(lane, turn) : LaneTake(lane, turn);
+		foreach(lc, taken[i])
+		{
+			if (((LeasedPush *) lfirst(lc))->asynchronous)
+				ForceSyncCommit();
+		}
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(turn);
+	in_work = false;
+	ForgetRecorded();
+
+	for (int i = 0; i < LaneCount(); i++)
+	{
+		foreach(lc, taken[i])
+			Send(LaneAt(i), lfirst(lc));
+	}
+}
+
+/* When there is work for a transaction. */
+static TimestampTz
+WorkDueAt(void)
+{
+	TimestampTz due = AnswersDueAt();
+
+	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
+	due = Min(due, TimestampTzPlusMilliseconds(loaded_at, LONGEST_PAUSE));
+
+	for (int i = 0; i < LaneCount(); i++)
+		due = Min(due, LaneDueAt(LaneAt(i)));
+	return due;
+}
+
+static void
+ForgetMoments(void)
+{
+	StartAnew();
+	first_answer_at = careful_until = 0;
+	for (int i = 0; i < LaneCount(); i++)
+		LaneAt(i)->pace.not_before = 0;
+}
+
+/* Collect answers, work if it is time, and say when to come again. */
+static long
+Turn(void)
+{
+	static TimestampTz last = 0;
+	long		ms;
+
+	if (ProcessClockWentBack(&last))
+		ForgetMoments();		/* they may lie far ahead */
+	Collect();
+	if (in_work || WorkDueAt() <= GetCurrentTimestamp())
+	{
+		Work();
+		Collect();
+	}
+	ms = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), WorkDueAt());
+	if (TransferTimeout() >= 0)
+		ms = Min(ms, TransferTimeout());
+	return ms;
+}
+
+/*
+ * DeliverJob is a job of workers and mailers: it looks into the outbox, and
+ * sends.
+ */
+long
+DeliverJob(bool woken)
+{
+	if (woken)
+	{
+		loaded_at = 0;
+		for (int i = 0; i < LaneCount(); i++)
+			LaneAt(i)->look_at = 0;
+	}
+	return Turn();
+}
+
+/* DeliverAnswers is the job for the socket: answers have come. */
+long
+DeliverAnswers(bool woken)
+{
+	return Turn();
+}

@@ -1,0 +1,130 @@
+/*
+ * retry.c
+ *		What an answer means: over, once more, or slower.
+ *
+ * One push: only a 2xx is success, as Standard Webhooks has it; for mail, the
+ * acceptance of the whole message.  Everything else is tried again, after 1,
+ * 2, 4 … seconds, an hour at most, each from half of it to one and a half so
+ * that a thousand failures do not come back at once; longer if the receiver
+ * says so in Retry-After.  It ends after coupon.max_attempts, or when a mail
+ * server refuses for good (5yz, RFC 5321 4.2.1).
+ *
+ * The receiver as a whole: an answer that means "too much" (429, 502, 503,
+ * 504) and none at all halve the number of requests in flight, a success
+ * raises it by one (so it doubles in the time of an answer).  After several
+ * such failures in a row one request at a time is tried, less and less often:
+ * a queue is not to spend its attempts on a receiver that is down.  A refusal
+ * of one push (400, say) says nothing about the others.
+ */
+#include "postgres.h"
+
+#include "common/pg_prng.h"
+#include "utils/timestamp.h"
+
+#include "base/guc.h"
+#include "bgworker/delivery/retry.h"
+
+#define FIRST_DELAY 1000		/* ms */
+#define GONE_DELAY 1000			/* ms, until its channel is switched off */
+#define LONGEST_DELAY (60 * 60 * 1000)
+#define LONGEST_ASKED (24 * 60 * 60 * 1000)
+#define PATIENCE 8				/* failures in a row before pauses */
+#define FIRST_PAUSE 500
+#define LONGEST_PAUSE (60 * 1000)
+
+/* first, twice that, four times, … with n from 0; a row edited by hand may bring less */
+static double
+Doubled(int first, int n, int most)
+{
+	return Min(first * (double) (INT64CONST(1) << Max(Min(n, 30), 0)), most);
+}
+
+static TimestampTz
+After(double ms)
+{
+	return GetCurrentTimestamp() + (int64) (ms * 1000);
+}
+
+static bool
+IsSuccess(const TransferResult *result, bool is_mail)
+{
+	return result->status / 100 == 2 && !(is_mail && result->error[0] != '\0');
+}
+
+/* The receiver cannot cope, or cannot be reached. */
+static bool
+IsOverload(const TransferResult *result, bool is_mail)
+{
+	if (is_mail)
+		return result->status == 0 || result->status == 421;
+	return result->status == 0 || result->status == 429 ||
+		(result->status >= 502 && result->status <= 504);
+}
+
+/*
+ * RetryPaceInit starts a channel with all that it may have in flight.
+ */
+void
+RetryPaceInit(RetryPace *pace)
+{
+	pace->window = 1e9;
+	pace->failures = 0;
+	pace->not_before = 0;
+}
+
+/*
+ * RetryJudge fills in what becomes of a push that was tried so many times with
+ * this answer.  True: the receiver wants nothing more of this channel (410).
+ */
+bool
+RetryJudge(const TransferResult *result, bool is_mail, int tries, LeaseAnswer *answer)
+{
+	double		delay = Doubled(FIRST_DELAY, tries - 1, LONGEST_DELAY);
+	bool		gone = !is_mail && result->status == 410;
+
+	answer->status = result->status;
+	strlcpy(answer->error, result->error, sizeof(answer->error));
+	if (IsSuccess(result, is_mail))
+	{
+		answer->verdict = LEASE_DELIVERED;
+		return false;
+	}
+	if (answer->error[0] == '\0')
+		snprintf(answer->error, sizeof(answer->error), "the receiver answered %d",
+				 result->status);
+	if (!gone && (tries >= coupon_max_attempts ||
+				  (is_mail && result->status / 100 == 5)))
+	{
+		answer->verdict = LEASE_DEAD;
+		return false;
+	}
+	answer->verdict = LEASE_RETRY;
+	delay *= 0.5 + pg_prng_double(&pg_global_prng_state);
+	answer->next_at = After(gone ? GONE_DELAY : Max(delay, Min(result->retry_after, LONGEST_ASKED)));
+	return gone;
+}
+
+/*
+ * RetryAdapt learns from an answer how fast to go on.
+ */
+void
+RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail, int most)
+{
+	double		pause = 0;
+
+	pace->window = Min(pace->window, most);
+	if (!IsOverload(result, is_mail))
+	{
+		pace->failures = 0;
+		pace->window = Min(pace->window + 1, most);
+		return;
+	}
+	pace->failures++;
+	pace->window = Max(pace->window / 2, 1);
+	if (pace->failures >= PATIENCE)
+		pause = Doubled(FIRST_PAUSE, pace->failures - PATIENCE, LONGEST_PAUSE);
+	if (result->status != 0)
+		pause = Max(pause, Min(result->retry_after, LONGEST_PAUSE));
+	if (pause > 0)
+		pace->not_before = Max(pace->not_before, After(pause));
+}

@@ -1,0 +1,22 @@
+/*
+ * count_snapshot.h
+ *		A snapshot to count coupons with.
+ */
+#ifndef COUPON_COUNT_SNAPSHOT_H
+#define COUPON_COUNT_SNAPSHOT_H
+
+#include "base/catalog.h"
+#include "utils/snapshot.h"
+
+typedef struct CountSnapshot
+{
+	Snapshot	snapshot;
+	/* private to count_snapshot.c */
+	Catalog		locked;
+} CountSnapshot;
+
+extern void CountSnapshotTake(CountSnapshot *count);
+extern void CountSnapshotRefuseOwnDdl(const CountSnapshot *count);
+extern void CountSnapshotRelease(CountSnapshot *count);
+
+#endif							/* COUPON_COUNT_SNAPSHOT_H */

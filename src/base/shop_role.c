@@ -1,0 +1,197 @@
+/*
+ * shop_role.c
+ *		Which shops the current user may see.
+ *
+ * coupon_grant(role, kind, shop) writes a row of coupon_role.  A user who has
+ * the privileges of at least one row with a shop, and of none without, is
+ * bound: templates of other shops, and those of the platform, do not exist for
+ * it.  Superusers, the owner of the extension, and users who were granted
+ * functions by hand are not bound.
+ *
+ * The answer is kept per backend for one user, and dropped when coupon_role
+ * changes (a trigger sends a relation cache invalidation, which reaches us at
+ * its commit) or when memberships do.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "base/array.h"
+#include "base/catalog.h"
+#include "base/owner_query.h"
+#include "base/shop_role.h"
+
+PG_FUNCTION_INFO_V1(coupon_role_changed);
+PG_FUNCTION_INFO_V1(coupon_shop_allowed);
+
+typedef struct RoleBinding
+{
+	Oid			user;			/* InvalidOid: nothing known */
+	bool		bound;
+	int			nshops;
+	int64	   *shops;			/* in role_context */
+} RoleBinding;
+
+static RoleBinding binding;
+static Oid	binding_table = InvalidOid;
+static uint64 invalidations = 0;
+static MemoryContext role_context = NULL;
+
+static OwnerQuery shops_of_user = {
+	"SELECT r.shop_number FROM %1$s.coupon_role r"
+	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
+	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
+	1, {OIDOID}
+};
+
+static void
+MembershipChanged(Datum arg, int cacheid, uint32 hashvalue)
+{
+	binding.user = InvalidOid;
+	invalidations++;
+}
+
+static void
+RelationChanged(Datum arg, Oid relid)
+{
+	if (relid == InvalidOid || relid == binding_table)
+	{
+		binding.user = InvalidOid;
+		invalidations++;
+	}
+}
+
+/*
+ * RoleInit registers the invalidation callbacks; called from _PG_init.
+ */
+void
+RoleInit(void)
+{
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, MembershipChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, MembershipChanged, (Datum) 0);
+	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
+}
+
+static void
+ReadBinding(Oid user)
+{
+	Datum		arg = ObjectIdGetDatum(user);
+	RoleBinding fresh = {0};
+	bool		unbound = false;
+	QueryScope	scope;
+	uint64		seen;
+	uint64		rows;
+
+	if (role_context == NULL)
+		role_context = AllocSetContextCreate(TopMemoryContext, "coupon role",
+											 ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(role_context);
+	binding.user = InvalidOid;
+
+	seen = invalidations;
+	QueryBegin(&scope);
+	rows = QueryRunLatest(&shops_of_user, &arg, NULL);
+	fresh.shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
+	for (uint64 i = 0; i < rows; i++)
+	{
+		bool		isnull;
+		Datum		shop = QueryValue(i, 1, &isnull);
+
+		if (isnull)
+			unbound = true;
+		else
+			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
+	}
+	QueryEnd(&scope);
+	/* Good for this call only if it changed while we were reading. */
+	fresh.user = seen == invalidations ? user : InvalidOid;
+	fresh.bound = fresh.nshops > 0 && !unbound;
+	binding = fresh;
+}
+
+/*
+ * RoleIsBound tells whether the current user is bound to certain shops.
+ */
+bool
+RoleIsBound(void)
+{
+	Oid			user = GetUserId();
+	const Catalog *cat = CatalogGet();
+
+	/* First, and without forgetting the user on whose behalf it acts. */
+	if (user == cat->owner || superuser_arg(user))
+		return false;
+	if (binding.user != user || binding_table != cat->role_table)
+	{
+		binding_table = cat->role_table;
+		ReadBinding(user);
+	}
+	return binding.bound;
+}
+
+/*
+ * RoleSeesShop tells whether templates of a shop (has_shop false: of the
+ * platform) exist for the current user.
+ */
+bool
+RoleSeesShop(bool has_shop, int64 shop_number)
+{
+	if (!RoleIsBound())
+		return true;
+	for (int i = 0; has_shop && i < binding.nshops; i++)
+	{
+		if (binding.shops[i] == shop_number)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * RoleBoundShops returns the shops of a bound user as an array, null for a
+ * user who is not bound: a parameter of statements that run as the owner.
+ */
+void
+RoleBoundShops(Datum *shops, char *null)
+{
+	*null = 'n';
+	*shops = (Datum) 0;
+	if (!RoleIsBound())
+		return;
+	*shops = ArrayOfInt8(binding.shops, binding.nshops);
+	*null = ' ';
+}
+
+/*
+ * coupon_shop_allowed(shop_number) → boolean, for views and row security.
+ */
+Datum
+coupon_shop_allowed(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		PG_RETURN_BOOL(RoleSeesShop(false, 0));
+	PG_RETURN_BOOL(RoleSeesShop(true, PG_GETARG_INT64(0)));
+}
+
+/*
+ * coupon_role_changed(): statement trigger on coupon_role.
+ */
+Datum
+coupon_role_changed(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		elog(ERROR, "coupon_role_changed: not called as a trigger");
+	CacheInvalidateRelcache(trigdata->tg_relation);
+	return PointerGetDatum(NULL);
+}

@@ -1,0 +1,36 @@
+/*
+ * claim.h
+ *		Claim coupons of one template for one or many users.
+ */
+#ifndef COUPON_CLAIM_H
+#define COUPON_CLAIM_H
+
+#include "datatype/timestamp.h"
+
+#include "template/template.h"
+
+/* What is common to the users of one call. */
+typedef struct ClaimRequest
+{
+	int64		template_id;
+	const char *request_id;		/* NULL: none */
+	const char *source;			/* stored with the coupon */
+	int			open_to;		/* which templates this verb may give: a set */
+	TimestampTz now;			/* by which the windows are judged */
+	int32		limit_cap;		/* 0: the template's limit alone */
+} ClaimRequest;
+
+typedef struct ClaimResult
+{
+	int64		user_id;
+	int			code;			/* OutcomeCode */
+	int64		coupon_id;		/* the rest only with code 0 */
+	int32		receive_seq;
+	TimestampTz use_end;
+	bool		repeated;
+} ClaimResult;
+
+extern void ClaimCoupons(const ClaimRequest *request, const int64 *users,
+						 int nusers, ClaimResult *results);
+
+#endif							/* COUPON_CLAIM_H */

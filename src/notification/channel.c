@@ -1,0 +1,374 @@
+/*
+ * channel.c
+ *		How, what and where to push, as administrators say it; tests and
+ *		replays.
+ *
+ * Channels, texts and contacts belong to all shops together: a role that is
+ * bound to one may not change them, since it would change what others send, and
+ * where to.  What is wrong is told before anything is written.
+ *
+ * Locks: rows of our tables, one per call; a replay holds the rows that it
+ * moves.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "base/args.h"
+#include "base/commit_wakeup.h"
+#include "base/compat.h"
+#include "base/errors.h"
+#include "base/owner_query.h"
+#include "notification/channel_check.h"
+#include "notification/outbox.h"
+#include "render/request.h"
+
+PG_FUNCTION_INFO_V1(coupon_channel_set);
+PG_FUNCTION_INFO_V1(coupon_channel_enable);
+PG_FUNCTION_INFO_V1(coupon_message_set);
+PG_FUNCTION_INFO_V1(coupon_contact_set);
+PG_FUNCTION_INFO_V1(coupon_channel_test);
+PG_FUNCTION_INFO_V1(coupon_notification_replay);
+PG_FUNCTION_INFO_V1(coupon_channel_secret);
+
+#define SECRET_BYTES 32
+#define SECRET_CHARS 44			/* in base64 */
+
+/* Of a test nobody is the user. */
+#define NO_USER INT64CONST(0)
+
+/* Arguments of coupon_channel_set, which are columns of the row. */
+enum
+{
+	ARG_CHANNEL, ARG_ENDPOINT, ARG_SECRET, ARG_HEADERS, ARG_BODY_TEMPLATE,
+	ARG_MAIL_FROM, ARG_USERNAME, ARG_PASSWORD, ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT,
+	ARG_TIMEOUT, ARG_ENABLED, CHANNEL_NARGS
+};
+
+static OwnerQuery set_channel = {
+	"INSERT INTO %1$s.coupon_channel (channel, endpoint, secret, headers,"
+	" body_template, mail_from, username, password, batch_size, max_in_flight,"
+	" timeout, enabled, updated_at)"
+	" VALUES ($1, $2, $3, COALESCE($4, '{}'::pg_catalog.jsonb), $5, $6, $7, $8, $9, $10, $11, $12,"
+	" pg_catalog.clock_timestamp())"
+	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
+	" secret = excluded.secret, headers = excluded.headers,"
+	" body_template = excluded.body_template, mail_from = excluded.mail_from,"
+	" username = excluded.username, password = excluded.password,"
+	" batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
+	" timeout = excluded.timeout, enabled = excluded.enabled,"
+	" disabled_reason = NULL, updated_at = excluded.updated_at",
+	CHANNEL_NARGS,
+	{TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
+	INT4OID, INT4OID, INTERVALOID, BOOLOID}
+};
+
+static OwnerQuery enable_channel = {
+	"UPDATE %1$s.coupon_channel SET enabled = $2, disabled_reason = NULL,"
+	" updated_at = pg_catalog.clock_timestamp()"
+	" WHERE channel OPERATOR(pg_catalog.=) $1",
+	2, {TEXTOID, BOOLOID}
+};
+
+static OwnerQuery set_message = {
+	"INSERT INTO %1$s.coupon_message (kind, channel, subject, body)"
+	" VALUES ($1, $2, $3, $4) ON CONFLICT (kind, channel)"
+	" DO UPDATE SET subject = excluded.subject, body = excluded.body",
+	4, {TEXTOID, TEXTOID, TEXTOID, TEXTOID}
+};
+
+static OwnerQuery delete_message = {
+	"DELETE FROM %1$s.coupon_message WHERE kind OPERATOR(pg_catalog.=) $1"
+	" AND channel OPERATOR(pg_catalog.=) $2",
+	2, {TEXTOID, TEXTOID}
+};
+
+static OwnerQuery set_contact = {
+	"INSERT INTO %1$s.coupon_contact (user_id, channel, address)"
+	" VALUES ($1, $2, $3) ON CONFLICT (user_id, channel)"
+	" DO UPDATE SET address = excluded.address",
+	3, {INT8OID, TEXTOID, TEXTOID}
+};
+
+static OwnerQuery delete_contact = {
+	"DELETE FROM %1$s.coupon_contact WHERE user_id OPERATOR(pg_catalog.=) $1"
+	" AND channel OPERATOR(pg_catalog.=) $2",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery state_of_channel = {
+	"SELECT enabled, disabled_reason FROM %1$s.coupon_channel"
+	" WHERE channel OPERATOR(pg_catalog.=) $1",
+	1, {TEXTOID}
+};
+
+/* The id stays, and with it the webhook-id; attempts are counted anew. */
+static OwnerQuery replay_dead = {
+	"WITH dead AS ("
+	" DELETE FROM %1$s.coupon_notification_history WHERE state OPERATOR(pg_catalog.=) 'dead'::pg_catalog.text"
+	" AND ($1 IS NULL OR id OPERATOR(pg_catalog.=) $1)"
+	" AND ($2 IS NULL OR channel OPERATOR(pg_catalog.=) $2) RETURNING *)"
+	" INSERT INTO %1$s.coupon_notification (id, channel, kind, template_id, minutes,"
+	" task_id, user_ids, address, due_at, next_at, attempts, first_attempt,"
+	" last_status, last_error)"
+	" SELECT id, channel, kind, template_id, minutes, task_id, user_ids, address,"
+	" due_at, pg_catalog.clock_timestamp(), attempts, attempts, last_status, last_error"
+	" FROM dead",
+	2, {INT8OID, TEXTOID}
+};
+
+static char *
+TextArg(FunctionCallInfo fcinfo, int arg)
+{
+	return PG_ARGISNULL(arg) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(arg));
+}
+
+static void
+ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
+{
+	Jsonb	   *headers = NULL;
+
+	ArgRequire(fcinfo, ARG_ENDPOINT, "endpoint");
+	ArgRequire(fcinfo, ARG_BATCH_SIZE, "batch_size");
+	ArgRequire(fcinfo, ARG_MAX_IN_FLIGHT, "max_in_flight");
+	ArgRequire(fcinfo, ARG_TIMEOUT, "timeout");
+	ArgRequire(fcinfo, ARG_ENABLED, "enabled");
+	if (!PG_ARGISNULL(ARG_HEADERS))
+		headers = PG_GETARG_JSONB_P(ARG_HEADERS);
+	spec->endpoint = TextArg(fcinfo, ARG_ENDPOINT);
+	spec->secret = TextArg(fcinfo, ARG_SECRET);
+	spec->has_headers = headers != NULL &&
+		!(JB_ROOT_IS_OBJECT(headers) && JB_ROOT_COUNT(headers) == 0);
+	spec->body_template = TextArg(fcinfo, ARG_BODY_TEMPLATE);
+	spec->mail_from = TextArg(fcinfo, ARG_MAIL_FROM);
+	spec->username = TextArg(fcinfo, ARG_USERNAME);
+	spec->password = TextArg(fcinfo, ARG_PASSWORD);
+	spec->batch_size = PG_GETARG_INT32(ARG_BATCH_SIZE);
+	spec->max_in_flight = PG_GETARG_INT32(ARG_MAX_IN_FLIGHT);
+	ChannelCheckSpec(spec);
+	ChannelCheckTimeout(PG_GETARG_DATUM(ARG_TIMEOUT));
+	/* What the worker will make of it. */
+	(void) RenderChannelMake(spec->secret, headers, spec->body_template, spec->mail_from);
+}
+
+/*
+ * coupon_channel_set(channel, endpoint, …): set the whole row of a channel.
+ */
+Datum
+coupon_channel_set(PG_FUNCTION_ARGS)
+{
+	ChannelSpec spec;
+	Datum		args[CHANNEL_NARGS];
+	char		nulls[CHANNEL_NARGS];
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	(void) ChannelArg(fcinfo, ARG_CHANNEL);
+	ReadSpec(fcinfo, &spec);
+	for (int i = 0; i < CHANNEL_NARGS; i++)
+	{
+		args[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	args[ARG_ENDPOINT] = CStringGetTextDatum(spec.endpoint);
+	QueryBegin(&scope);
+	QueryRun(&set_channel, args, nulls);
+	QueryEnd(&scope);
+	WakeWorkerAtCommit(WAKE_DELIVER);
+	PG_RETURN_VOID();
+}
+
+static void
+NotSetUp(const char *channel)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+			 errmsg("channel \"%s\" is not set up", channel),
+			 errhint("SELECT coupon_channel_set('%s', 'https://...')", channel)));
+}
+
+/*
+ * coupon_channel_enable(channel, enabled): switch a channel on or off.
+ */
+Datum
+coupon_channel_enable(PG_FUNCTION_ARGS)
+{
+	const char *channel;
+	Datum		args[2];
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	channel = ChannelArg(fcinfo, 0);
+	ArgRequire(fcinfo, 1, "enabled");
+	args[0] = CStringGetTextDatum(channel);
+	args[1] = PG_GETARG_DATUM(1);
+	QueryBegin(&scope);
+	if (QueryRun(&enable_channel, args, NULL) == 0)
+		NotSetUp(channel);
+	QueryEnd(&scope);
+	WakeWorkerAtCommit(WAKE_DELIVER);
+	PG_RETURN_VOID();
+}
+
+/*
+ * coupon_message_set(kind, channel, subject, body): set what is pushed; two
+ * nulls bring the built-in text back.
+ */
+Datum
+coupon_message_set(PG_FUNCTION_ARGS)
+{
+	bool		remove = PG_ARGISNULL(2) && PG_ARGISNULL(3);
+	Datum		args[4];
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	args[0] = CStringGetTextDatum(ChannelKindArg(fcinfo, 0));
+	args[1] = CStringGetTextDatum(ChannelArg(fcinfo, 1));
+	if (!remove)
+	{
+		ArgRequire(fcinfo, 2, "subject");
+		ArgRequire(fcinfo, 3, "body");
+		ChannelCheckMessage(TextArg(fcinfo, 2), TextArg(fcinfo, 3));
+		args[2] = PG_GETARG_DATUM(2);
+		args[3] = PG_GETARG_DATUM(3);
+	}
+	QueryBegin(&scope);
+	QueryRun(remove ? &delete_message : &set_message, args, NULL);
+	QueryEnd(&scope);
+	WakeWorkerAtCommit(WAKE_DELIVER);
+	PG_RETURN_VOID();
+}
+
+/*
+ * coupon_contact_set(user_id, channel, address): where a user is reached; null
+ * forgets it.
+ */
+Datum
+coupon_contact_set(PG_FUNCTION_ARGS)
+{
+	bool		remove = PG_ARGISNULL(2);
+	Datum		args[3];
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	ArgRequire(fcinfo, 0, "user_id");
+	ArgCheckUserId(PG_GETARG_INT64(0));
+	args[0] = PG_GETARG_DATUM(0);
+	args[1] = CStringGetTextDatum(ChannelArg(fcinfo, 1));
+	if (!remove)
+		args[2] = CStringGetTextDatum(ChannelAddressArg(fcinfo, 2));
+	QueryBegin(&scope);
+	QueryRun(remove ? &delete_contact : &set_contact, args, NULL);
+	QueryEnd(&scope);
+	PG_RETURN_VOID();
+}
+
+static void
+PutInteger(FunctionCallInfo fcinfo, int64 value)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		datum = Int64GetDatum(value);
+	bool		isnull = false;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &datum, &isnull);
+}
+
+/* A test of a channel that sends nothing would wait without an answer. */
+static void
+RequireSending(const char *channel)
+{
+	Datum		arg = CStringGetTextDatum(channel);
+	bool		isnull;
+	Datum		reason;
+
+	if (QueryRun(&state_of_channel, &arg, NULL) == 0)
+		NotSetUp(channel);
+	if (DatumGetBool(QueryValue(0, 1, &isnull)))
+		return;
+	reason = QueryText(0, 2, &isnull);
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+			 errmsg("channel \"%s\" is switched off", channel),
+			 isnull ? 0 : errdetail("%s", TextDatumGetCString(reason)),
+			 errhint("SELECT coupon_channel_enable('%s')", channel)));
+}
+
+/*
+ * coupon_channel_test(channel, address) → notification_id: one push, in the
+ * ordinary way.
+ */
+Datum
+coupon_channel_test(PG_FUNCTION_ARGS)
+{
+	OutboxEvent event = {"test"};
+	OutboxPushes *pushes;
+	int64		id;
+	QueryScope	scope;
+
+	ChannelRequireUnbound();
+	event.channel = ChannelArg(fcinfo, 0);
+	event.address = ChannelAddressArg(fcinfo, 1);
+	event.due_at = GetCurrentTimestamp();
+	QueryBegin(&scope);
+	RequireSending(event.channel);
+	pushes = OutboxBegin(&event, false);
+	id = OutboxPut(pushes, NO_USER);
+	OutboxEnd(pushes);
+	QueryEnd(&scope);
+	PutInteger(fcinfo, id);
+	return (Datum) 0;
+}
+
+/*
+ * coupon_notification_replay(id, channel) → replayed: put what was given up
+ * back into the queue.
+ */
+Datum
+coupon_notification_replay(PG_FUNCTION_ARGS)
+{
+	Datum		args[2] = {(Datum) 0, (Datum) 0};
+	char		nulls[2] = {'n', 'n'};
+	QueryScope	scope;
+	uint64		n;
+
+	ChannelRequireUnbound();
+	if (!PG_ARGISNULL(0))
+	{
+		args[0] = PG_GETARG_DATUM(0);
+		nulls[0] = ' ';
+	}
+	if (!PG_ARGISNULL(1))
+	{
+		args[1] = CStringGetTextDatum(ChannelArg(fcinfo, 1));
+		nulls[1] = ' ';
+	}
+	QueryBegin(&scope);
+	n = QueryRun(&replay_dead, args, nulls);
+	QueryEnd(&scope);
+	WakeWorkerAtCommit(WAKE_DELIVER);
+	PutInteger(fcinfo, n);
+	return (Datum) 0;
+}
+
+/*
+ * coupon_channel_secret() → a new secret.
+ */
+Datum
+coupon_channel_secret(PG_FUNCTION_ARGS)
+{
+	uint8		key[SECRET_BYTES];
+	char		text[SECRET_CHARS + 1];
+	int			length;
+
+	if (!pg_strong_random(key, sizeof(key)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	length = CompatB64Encode(key, sizeof(key), text, SECRET_CHARS);
+	text[length] = '\0';
+	PG_RETURN_TEXT_P(cstring_to_text(psprintf("whsec_%s", text)));
+}

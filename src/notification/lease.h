@@ -1,0 +1,84 @@
+/*
+ * lease.h
+ *		Pushes of the outbox that this process sends: taken for a while, and
+ *		what became of them.
+ */
+#ifndef COUPON_LEASE_H
+#define COUPON_LEASE_H
+
+#include "datatype/timestamp.h"
+#include "nodes/pg_list.h"
+#include "render/request.h"
+
+/* A text of coupon_message. */
+typedef struct LeaseMessage
+{
+	const char *kind;
+	const char *subject;
+	const char *body;
+} LeaseMessage;
+
+/* A channel as its rows say; see coupon_channel_set. */
+typedef struct LeaseChannel
+{
+	const char *name;
+	const char *endpoint;
+	const char *username;		/* NULL: none */
+	const char *password;
+	bool		is_mail;		/* smtp or smtps */
+	bool		enabled;
+	int			max_in_flight;
+	int			timeout;		/* ms */
+	TimestampTz updated_at;
+	RenderChannel *render;
+	LeaseMessage *messages;
+	int			nmessages;
+} LeaseChannel;
+
+/* One push that is ours until the lease runs out. */
+typedef struct LeasedPush
+{
+	int			attempts;		/* with this one; the fencing number */
+	int			tries;			/* the same since the last replay */
+	bool		asynchronous;	/* what it tells of may not be on disk yet */
+	const char *broken;			/* why it can never be sent; NULL: it can */
+	RenderPush	push;
+	RenderRecipient *recipients;	/* those of the push */
+} LeasedPush;
+
+typedef enum LeaseVerdict
+{
+	LEASE_DELIVERED,
+	LEASE_DEAD,					/* given up */
+	LEASE_MISSED,				/* the sale has begun */
+	LEASE_RETRY					/* at next_at */
+} LeaseVerdict;
+
+typedef struct LeaseAnswer
+{
+	int64		id;
+	int			attempts;
+	LeaseVerdict verdict;
+	TimestampTz sent_at;
+	TimestampTz next_at;		/* of LEASE_RETRY */
+	int			status;			/* 0: none came */
+	char		error[200];		/* empty: none */
+	bool		gone;			/* the receiver wants nothing more ... */
+	const char *channel;		/* ... of this channel */
+	TimestampTz version;		/* as it was set then */
+	bool		held;			/* by LeaseRecord: not recorded, others hold it */
+} LeaseAnswer;
+
+/* lease_channel.c */
+extern List *LeaseChannels(void);
+extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
+extern const char *LeaseTextOf(Datum value, MemoryContext context);
+extern const char *LeaseText(int row, int column, MemoryContext context);
+
+/* lease.c */
+extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
+					   TimestampTz until);
+extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
+extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
+
+#endif							/* COUPON_LEASE_H */

@@ -1,0 +1,270 @@
+/*
+ * outbox.c
+ *		The durable outbox of pushes: adding and withdrawing.
+ *
+ * A row is one request, with as many recipients as its channel takes at a
+ * time: it is cut when it is added, and so keeps its id and its recipients
+ * over all attempts, without a second table, and with a hundredth of the rows
+ * where a hundred share a request.  A recipient is found by the id of the row,
+ * which the caller keeps (coupon_remind.notifications), not by an index.
+ *
+ * Adding is part of the transaction that the push tells of.  Leases and
+ * answers are in lease.c; the network, outside any transaction, is in
+ * bgworker/.
+ *
+ * Locks: a withdrawal holds the row, as does whoever leases it or records an
+ * answer; each looks at it again when he has it.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/array.h"
+#include "base/catalog.h"
+#include "base/channel_names.h"
+#include "base/commit_wakeup.h"
+#include "base/id.h"
+#include "base/owner_query.h"
+#include "notification/outbox.h"
+
+PG_FUNCTION_INFO_V1(coupon_notification_sane);
+
+/* In a history nobody has to take them at a time. */
+#define MISSED_IN_A_ROW 1000
+
+#define NOTIFICATION_BOTH \
+	{"id", INT8OID}, {"channel", TEXTOID}, {"kind", TEXTOID}, {"template_id", INT8OID}, \
+	{"minutes", INT2OID}, {"task_id", INT8OID}, {"user_ids", INT8ARRAYOID}, \
+	{"address", TEXTOID}, {"due_at", TIMESTAMPTZOID}, {"attempts", INT4OID}, \
+	{"last_status", INT4OID}, {"last_error", TEXTOID}
+
+static const InstalledColumn queue_columns[] = {
+	NOTIFICATION_BOTH, {"next_at", TIMESTAMPTZOID}, {"first_attempt", INT4OID},
+	{"leased_until", TIMESTAMPTZOID}
+};
+
+static const InstalledColumn history_columns[] = {
+	NOTIFICATION_BOTH, {"state", TEXTOID}, {"sent_at", TIMESTAMPTZOID}, {"ended_at", TIMESTAMPTZOID}
+};
+
+static OwnerQuery batch_size_of = {
+	"SELECT batch_size FROM %1$s.coupon_channel"
+	" WHERE channel OPERATOR(pg_catalog.=) $1",
+	1, {TEXTOID}
+};
+
+/* A lease that has run out is nobody's. */
+#define NOT_LEASED \
+	" AND (leased_until IS NULL OR leased_until OPERATOR(pg_catalog.<=)" \
+	"  pg_catalog.clock_timestamp())"
+
+static OwnerQuery delete_only = {
+	"DELETE FROM %1$s.coupon_notification WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND user_ids OPERATOR(pg_catalog.=) ARRAY[$2]" NOT_LEASED,
+	2, {INT8OID, INT8OID}
+};
+
+static OwnerQuery remove_from = {
+	"UPDATE %1$s.coupon_notification"
+	" SET user_ids = pg_catalog.array_remove(user_ids, $2)"
+	" WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND $2 OPERATOR(pg_catalog.=) ANY (user_ids)"
+	" AND pg_catalog.cardinality(user_ids) OPERATOR(pg_catalog.>) 1" NOT_LEASED,
+	2, {INT8OID, INT8OID}
+};
+
+static int
+BatchSizeOf(const char *channel)
+{
+	Datum		arg = CStringGetTextDatum(channel);
+	bool		isnull;
+
+	if (QueryRun(&batch_size_of, &arg, NULL) == 0)
+		return 1;				/* not set up yet: it waits */
+	return DatumGetInt32(QueryValue(0, 1, &isnull));
+}
+
+/*
+ * OutboxOpenQueue opens coupon_notification, for leases and answers too.
+ */
+void
+OutboxOpenQueue(RowWriter *queue)
+{
+	RowWriterOpen(queue, CatalogGet()->queue_table, queue_columns, lengthof(queue_columns),
+				  1 << NOTIFICATION_ATTEMPTS | 1 << NOTIFICATION_LAST_STATUS | 1 << NOTIFICATION_LAST_ERROR |
+				  1 << QUEUE_NEXT_AT | 1 << QUEUE_LEASED_UNTIL);
+}
+
+/*
+ * OutboxOpenHistory opens coupon_notification_history.
+ */
+void
+OutboxOpenHistory(RowWriter *history)
+{
+	RowWriterOpen(history, CatalogGet()->history_table, history_columns,
+				  lengthof(history_columns), 0);
+}
+
+/* What is the same in both tables; the users are those from "first". */
+static void
+FillRow(RowWriter *table, const OutboxPushes *pushes, int first)
+{
+	const OutboxEvent *event = &pushes->event;
+	int			n = Min(pushes->nusers - first, pushes->in_a_row);
+
+	RowWriterClear(table);
+	RowWriterSet(table, NOTIFICATION_ID, Int64GetDatum(pushes->row_ids[first / pushes->in_a_row]));
+	RowWriterSet(table, NOTIFICATION_CHANNEL, CStringGetTextDatum(event->channel));
+	RowWriterSet(table, NOTIFICATION_KIND, CStringGetTextDatum(event->kind));
+	RowWriterSetIf(table, NOTIFICATION_TEMPLATE_ID, event->template_id != 0,
+				   Int64GetDatum(event->template_id));
+	RowWriterSetIf(table, NOTIFICATION_MINUTES, event->minutes != 0, Int16GetDatum(event->minutes));
+	RowWriterSetIf(table, NOTIFICATION_TASK_ID, event->task_id != 0, Int64GetDatum(event->task_id));
+	if (event->address != NULL)
+		RowWriterSet(table, NOTIFICATION_ADDRESS, CStringGetTextDatum(event->address));
+	RowWriterSet(table, NOTIFICATION_USER_IDS, ArrayOfInt8(pushes->users + first, n));
+	RowWriterSet(table, NOTIFICATION_DUE_AT, TimestampTzGetDatum(event->due_at));
+	RowWriterSet(table, NOTIFICATION_ATTEMPTS, Int32GetDatum(0));
+}
+
+/* A row for each slice of the users. */
+static void
+AddRows(const OutboxPushes *pushes)
+{
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon push",
+													  ALLOCSET_SMALL_SIZES);
+	RowWriter	table;
+
+	if (pushes->missed)
+		OutboxOpenHistory(&table);
+	else
+		OutboxOpenQueue(&table);
+	for (int first = 0; first < pushes->nusers; first += pushes->in_a_row)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(row_context);
+		Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
+
+		FillRow(&table, pushes, first);
+		if (pushes->missed)
+		{
+			RowWriterSet(&table, HISTORY_STATE, CStringGetTextDatum("missed"));
+			RowWriterSet(&table, HISTORY_ENDED_AT, now);
+		}
+		else
+		{
+			/* of each row its own: a lease goes on where the last one stopped */
+			RowWriterSet(&table, QUEUE_NEXT_AT, now);
+			RowWriterSet(&table, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
+		}
+		RowWriterInsert(&table);
+		MemoryContextSwitchTo(caller);
+		MemoryContextReset(row_context);
+	}
+	RowWriterClose(&table);
+	MemoryContextDelete(row_context);
+}
+
+/*
+ * coupon_notification_sane(channel, kind, user_ids): the CHECK of
+ * coupon_notification.  Returns true, or raises 23514 that names the column and the
+ * rule it breaks.
+ */
+Datum
+coupon_notification_sane(PG_FUNCTION_ARGS)
+{
+	const char *kind = text_to_cstring(PG_GETARG_TEXT_PP(1));
+	ArrayType  *users = PG_GETARG_ARRAYTYPE_P(2);
+
+	if (ChannelOfName(text_to_cstring(PG_GETARG_TEXT_PP(0))) < 0)
+		InstalledRefuse("coupon_notification", "channel", "must be sms, email, app, ch3 or ch4");
+	if (strcmp(kind, "reminder") != 0 && strcmp(kind, "coupon") != 0 && strcmp(kind, "test") != 0)
+		InstalledRefuse("coupon_notification", "kind", "must be reminder, coupon or test");
+	if (ArrayGetNItems(ARR_NDIM(users), ARR_DIMS(users)) == 0 || array_contains_nulls(users))
+		InstalledRefuse("coupon_notification", "user_ids", "must hold at least one user, and no null");
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * OutboxBegin begins to gather pushes of an event, in the current memory context;
+ * missed: they came too late to be sent, and go to the history.  Up to OutboxEnd
+ * between QueryBegin and QueryEnd of the caller's.
+ */
+OutboxPushes *
+OutboxBegin(const OutboxEvent *event, bool missed)
+{
+	OutboxPushes *pushes = palloc0(sizeof(OutboxPushes));
+
+	pushes->event = *event;
+	pushes->missed = missed;
+	pushes->in_a_row = missed ? MISSED_IN_A_ROW : BatchSizeOf(event->channel);
+	pushes->room = 64;
+	pushes->users = palloc(pushes->room * sizeof(int64));
+	pushes->row_ids = palloc(pushes->room * sizeof(int64));
+	return pushes;
+}
+
+/*
+ * OutboxPut adds a user, and returns the id of the row that he will be in.
+ */
+int64
+OutboxPut(OutboxPushes *pushes, int64 user_id)
+{
+	int			row = pushes->nusers / pushes->in_a_row;
+
+	if (pushes->nusers == pushes->room)
+	{
+		pushes->room *= 2;
+		pushes->users = repalloc(pushes->users, pushes->room * sizeof(int64));
+		pushes->row_ids = repalloc(pushes->row_ids, pushes->room * sizeof(int64));
+	}
+	if (row == pushes->nrows)
+		pushes->row_ids[pushes->nrows++] = IdNext();
+	pushes->users[pushes->nusers++] = user_id;
+	return pushes->row_ids[row];
+}
+
+/*
+ * OutboxTakeBack leaves out the user that was put last.
+ */
+void
+OutboxTakeBack(OutboxPushes *pushes)
+{
+	pushes->nusers--;
+}
+
+/*
+ * OutboxEnd adds what was put, and wakes the worker at commit.
+ */
+void
+OutboxEnd(OutboxPushes *pushes)
+{
+	if (pushes->nusers > 0)
+		AddRows(pushes);
+	if (pushes->nusers > 0 && !pushes->missed)
+		WakeWorkerAtCommit(WAKE_DELIVER);
+	pfree(pushes->users);
+	pfree(pushes->row_ids);
+	pfree(pushes);
+}
+
+/*
+ * OutboxWithdraw takes a user out of a push that nobody is sending.  False: it
+ * is being sent, or over, or he is not in it.  One that was tried without
+ * success is withdrawn from the attempts to come.  Between QueryBegin and
+ * QueryEnd of the caller's.
+ */
+bool
+OutboxWithdraw(int64 id, int64 user_id)
+{
+	Datum		args[2] = {Int64GetDatum(id), Int64GetDatum(user_id)};
+
+	/* While we waited for the row the others may have been taken out of it. */
+	return QueryRun(&delete_only, args, NULL) > 0 ||
+		QueryRun(&remove_from, args, NULL) > 0 ||
+		QueryRun(&delete_only, args, NULL) > 0;
+}

@@ -1,0 +1,73 @@
+/*
+ * outbox.h
+ *		The durable outbox of pushes.
+ */
+#ifndef COUPON_OUTBOX_H
+#define COUPON_OUTBOX_H
+
+#include "datatype/timestamp.h"
+#include "base/row_writer.h"
+
+/* Columns of coupon_notification and coupon_notification_history ... */
+enum
+{
+	NOTIFICATION_ID,
+	NOTIFICATION_CHANNEL,
+	NOTIFICATION_KIND,
+	NOTIFICATION_TEMPLATE_ID,
+	NOTIFICATION_MINUTES,
+	NOTIFICATION_TASK_ID,
+	NOTIFICATION_USER_IDS,
+	NOTIFICATION_ADDRESS,
+	NOTIFICATION_DUE_AT,
+	NOTIFICATION_ATTEMPTS,
+	NOTIFICATION_LAST_STATUS,
+	NOTIFICATION_LAST_ERROR,
+	NOTIFICATION_COLUMNS,
+
+	/* ... of the first alone ... */
+	QUEUE_NEXT_AT = NOTIFICATION_COLUMNS,
+	QUEUE_FIRST_ATTEMPT,
+	QUEUE_LEASED_UNTIL,
+
+	/* ... and of the second. */
+	HISTORY_STATE = NOTIFICATION_COLUMNS,
+	HISTORY_SENT_AT,
+	HISTORY_ENDED_AT
+};
+
+/* What pushes are about; the same for all recipients of a call. */
+typedef struct OutboxEvent
+{
+	const char *kind;			/* "reminder", "coupon" or "test" */
+	const char *channel;
+	int64		template_id;	/* 0: none */
+	int			minutes;		/* of a reminder: before the start */
+	int64		task_id;		/* 0: none */
+	const char *address;		/* of a test; NULL: the users' own */
+	TimestampTz due_at;
+} OutboxEvent;
+
+/* Pushes of an event that are being gathered. */
+typedef struct OutboxPushes
+{
+	/* private to outbox.c */
+	OutboxEvent event;
+	bool		missed;
+	int			in_a_row;		/* users that share a row */
+	int64	   *users;
+	int64	   *row_ids;
+	int			nusers;
+	int			nrows;			/* ids that are made, at most one more than needed */
+	int			room;			/* in both */
+} OutboxPushes;
+
+extern void OutboxOpenQueue(RowWriter *queue);
+extern void OutboxOpenHistory(RowWriter *history);
+extern OutboxPushes *OutboxBegin(const OutboxEvent *event, bool missed);
+extern int64 OutboxPut(OutboxPushes *pushes, int64 user_id);
+extern void OutboxTakeBack(OutboxPushes *pushes);
+extern void OutboxEnd(OutboxPushes *pushes);
+extern bool OutboxWithdraw(int64 id, int64 user_id);
+
+#endif							/* COUPON_OUTBOX_H */

@@ -1,0 +1,158 @@
+/*
+ * fire.c
+ *		Firing what is due of one sale: read, marked as fired, put into the
+ *		outbox, in one transaction.
+ *
+ * Locks: the rows, of which nobody is waited for; the outbox comes after them,
+ * as in remind.c.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "utils/timestamp.h"
+
+#include "base/owner_query.h"
+#include "notification/outbox.h"
+#include "remind/due.h"
+#include "remind/fire.h"
+#include "remind/remind.h"
+
+/* What fires of a sale in one look. */
+typedef struct Firing
+{
+	const RemindSale *sale;
+	bool		missed;
+	RemindBitmap from;			/* this and farther is due */
+	RemindBitmap fired;			/* what of it has fired of any row */
+	OutboxPushes *pushes[REMIND_CHANNELS][REMIND_SLOTS];
+} Firing;
+
+/* Nothing if the sale is no longer as the tick has read it. */
+static OwnerQuery unchanged = {
+	"SELECT 1 FROM %1$s.coupon_template WHERE id OPERATOR(pg_catalog.=) $1"
+	" AND receive_start OPERATOR(pg_catalog.=) $2"
+	" AND (status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	"  OR receive_start OPERATOR(pg_catalog.<=) $3)",
+	3, {INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+};
+
+/*
+ * RemindMinutesDue returns the least number of minutes that is due when so much
+ * time is left.
+ */
+int
+RemindMinutesDue(TimestampTz left)
+{
+	if (left <= 0)
+		return 0;
+	return (int) ((left + USECS_PER_MINUTE - 1) / USECS_PER_MINUTE);
+}
+
+/*
+ * The sale may have been put off since the tick has read it.  Asked with the
+ * snapshot of the rows taken: who has made one of them for another start had
+ * read that from the template before.
+ */
+static bool
+IsUnchanged(const RemindSale *sale, TimestampTz now)
+{
+	Datum		args[3];
+
+	args[0] = Int64GetDatum(sale->template_id);
+	args[1] = TimestampTzGetDatum(sale->start);
+	args[2] = TimestampTzGetDatum(now);
+	return QueryRun(&unchanged, args, NULL) > 0;
+}
+
+/* Where one kind of reminder is gathered for the outbox. */
+static OutboxPushes *
+PushesOf(Firing *firing, int channel, int minutes)
+{
+	OutboxPushes **pushes = &firing->pushes[channel][minutes / REMIND_STEP_MINUTES - 1];
+
+	if (*pushes == NULL)
+	{
+		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
+		.template_id = firing->sale->template_id, .minutes = minutes,
+		.due_at = RemindMoment(firing->sale->start, minutes)};
+
+		*pushes = OutboxBegin(&event, firing->missed);
+	}
+	return *pushes;
+}
+
+/* The ids of what has fired before, with room between them for what is due. */
+static void
+PlaceOldIds(const RemindRow *row, RemindBitmap all, int64 *ids)
+{
+	RemindBitmap fired = row->fired;
+	int64		old[REMIND_CHANNELS * REMIND_SLOTS];
+	int			channel,
+				minutes;
+
+	(void) RemindIds(row->notifications, row->no_notifications, fired, old);
+	for (int i = 0; RemindTakeFirst(&fired, &channel, &minutes); i++)
+		ids[RemindPlace(all, channel, minutes)] = old[i];
+}
+
+/* Returns how many have fired of a row, 0: others hold it. */
+static int
+FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
+{
+	RemindBitmap due = row->bitmap & ~row->fired & firing->from;
+	RemindBitmap all = row->fired | due;
+	RemindBitmap left;
+	int64		ids[REMIND_CHANNELS * REMIND_SLOTS];
+	int			channel,
+				minutes;
+
+	PlaceOldIds(row, all, ids);
+	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
+		ids[RemindPlace(all, channel, minutes)] =
+			OutboxPut(PushesOf(firing, channel, minutes), row->user_id);
+	if (RemindRowsMark(rows, all, ids))
+	{
+		firing->fired |= due;
+		return pg_popcount64(due);
+	}
+	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
+		OutboxTakeBack(PushesOf(firing, channel, minutes));
+	return 0;
+}
+
+/*
+ * RemindFire fires at most so many rows of a sale, of what is due now, or
+ * records them as missed; returns how many it has taken: less than are due where
+ * others hold some, none where the sale has changed meanwhile.  Between QueryBegin
+ * and QueryEnd of the caller's.
+ */
+int
+RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
+{
+	int			due = RemindMinutesDue(sale->start - now);
+	Firing		firing = {.sale = sale, .missed = sale->start <= now, .from = RemindFrom(due)};
+	int64		ndue = 0;
+	RemindRows	rows;
+	const RemindRow *row;
+	int			n;
+	int			channel,
+				minutes;
+
+	RemindRowsBegin(&rows, sale->template_id, due, sale->farthest, limit);
+	if (IsUnchanged(sale, now))
+	{
+		while ((row = RemindRowsNext(&rows)) != NULL)
+			ndue += FireRow(&firing, &rows, row);
+	}
+	while (RemindTakeFirst(&firing.fired, &channel, &minutes))
+		OutboxEnd(PushesOf(&firing, channel, minutes));
+	n = RemindRowsEnd(&rows);
+	if (n == 0)
+		return 0;
+	/* A crash must not take back what may have been sent: it would fire anew. */
+	ForceSyncCommit();
+	counts->rows += n;
+	*(firing.missed ? &counts->missed : &counts->fired) += ndue;
+	return n;
+}

@@ -1,0 +1,469 @@
+/*
+ * journal.c
+ *		What this transaction has done that shared memory learns at its end.
+ *
+ * A stack of records, each stamped with the subtransaction that made it.  When
+ * a subtransaction aborts, the records on top that are its own (or of those
+ * inside it, whose numbers are higher) are undone; when it commits, they
+ * become its parent's.  At the end of the transaction all are made final or
+ * undone.  The callbacks are registered once, allocate nothing and cannot
+ * fail: room for a record is made before the shared counter moves.
+ *
+ * Order matters.  COMMIT and ABORT callbacks run after the transaction has
+ * left the array of running ones.  So when pending falls to 0, every coupon
+ * behind it is visible to a snapshot taken from then on, which is what makes
+ * a count of rows exact; and a unit given back at abort is given back after
+ * its row is dead.  FATAL takes the abort path, so there is no exit hook.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/commit_wakeup.h"
+#include "base/errors.h"
+#include "base/subxact.h"
+#include "stock/cache.h"
+#include "stock/journal.h"
+
+#define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
+
+/*
+ * How many RECOUNT or FEWER records to keep apart before one for all templates takes
+ * their place: a restore of millions of coupons must not fill our memory.
+ */
+#define JOURNAL_MAX_APART 256
+
+typedef struct JournalRecord
+{
+	JournalKind kind;
+	SubTransactionId subid;
+	CacheEntry *entry;			/* of RESERVED and LOWERED; it cannot leave */
+	int64		n;
+	Oid			relation;		/* of the others: key of the entry, if any */
+	int64		template_id;
+} JournalRecord;
+
+static JournalRecord *records = NULL;
+static int	nrecords = 0;
+static int	capacity = 0;
+static int	nrecords_of[JOURNAL_KINDS]; /* most transactions have none of most */
+static CacheEntry *gate = NULL; /* closed by us */
+
+/*
+ * JournalMakeRoom makes sure that one more record fits; may raise an error.
+ */
+void
+JournalMakeRoom(void)
+{
+	if (nrecords == 0 && capacity > JOURNAL_KEEP)
+	{
+		pfree(records);
+		records = NULL;
+		capacity = 0;
+	}
+	if (records == NULL)
+	{
+		records = MemoryContextAlloc(TopMemoryContext,
+									 64 * sizeof(JournalRecord));
+		capacity = 64;
+	}
+	else if (nrecords == capacity)
+	{
+		records = repalloc_huge(records, 2 * (Size) capacity * sizeof(JournalRecord));
+		capacity *= 2;
+	}
+}
+
+static JournalRecord *
+Push(JournalKind kind)
+{
+	JournalRecord *record = &records[nrecords++];
+
+	Assert(nrecords <= capacity);
+	memset(record, 0, sizeof(*record));
+	record->kind = kind;
+	record->subid = GetCurrentSubTransactionId();
+	nrecords_of[kind]++;
+	return record;
+}
+
+/*
+ * JournalAddUnits records units just added to issued and pending of an entry.
+ * JournalMakeRoom was called before; cannot fail.
+ */
+void
+JournalAddUnits(JournalKind kind, CacheEntry *entry, int64 n)
+{
+	JournalRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
+
+	if (last != NULL && last->kind == kind && last->entry == entry &&
+		last->subid == GetCurrentSubTransactionId())
+		last->n += n;
+	else
+	{
+		last = Push(kind);
+		last->entry = entry;
+		last->n = n;
+	}
+	/* Only a claim: coupons that a restore brings must not be folded yet. */
+	if (kind == JOURNAL_RESERVED)
+		WakeWorkerAtCommit(WAKE_FOLD);
+}
+
+/* Wake whoever waits at the gate for pending to reach 0. */
+static void
+LowerPending(CacheEntry *entry, int64 n)
+{
+	pg_atomic_fetch_sub_u64(&entry->pending, n);
+	/* The atomic is a full barrier, as the setting of gated is before. */
+	if (entry->gated)
+		ConditionVariableBroadcast(&entry->drained);
+}
+
+static void
+GiveBack(CacheEntry *entry, int64 n)
+{
+	pg_atomic_fetch_sub_u64(&entry->issued, n);
+	pg_atomic_fetch_add_u64(&entry->returned, n);
+	LowerPending(entry, n);
+}
+
+/*
+ * JournalTakeBack gives back units that this subtransaction reserved and did
+ * not need after all.
+ */
+void
+JournalTakeBack(CacheEntry *entry, int64 n)
+{
+	SubTransactionId subid = GetCurrentSubTransactionId();
+
+	for (int i = nrecords - 1; i >= 0 && n > 0; i--)
+	{
+		JournalRecord *record = &records[i];
+
+		if (record->kind == JOURNAL_RESERVED && record->entry == entry &&
+			record->subid == subid)
+		{
+			int64		part = Min(n, record->n);
+
+			record->n -= part;
+			n -= part;
+			GiveBack(entry, part);
+		}
+	}
+	Assert(n == 0);
+}
+
+/*
+ * JournalUnits returns how many units of an entry this transaction has in
+ * flight.
+ */
+int64
+JournalUnits(CacheEntry *entry)
+{
+	int64		sum = 0;
+
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry == entry)
+			sum += records[i].n;
+	}
+	return sum;
+}
+
+/*
+ * JournalLowered returns how many of them are to leave the total.
+ */
+int64
+JournalLowered(CacheEntry *entry)
+{
+	int64		sum = 0;
+
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry == entry && records[i].kind == JOURNAL_LOWERED)
+			sum += records[i].n;
+	}
+	return sum;
+}
+
+/*
+ * JournalHas tells whether this transaction has such a record for a template,
+ * or for all.
+ */
+bool
+JournalHas(JournalKind kind, int64 template_id)
+{
+	if (nrecords_of[kind] == 0)
+		return false;
+	for (int i = nrecords - 1; i >= 0; i--)
+	{
+		if (records[i].kind == kind &&
+			(records[i].template_id == template_id ||
+			 records[i].template_id == JOURNAL_ALL_TEMPLATES))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * JournalAddChange records that rows of a template have changed; does nothing
+ * without shared memory.  May raise an error for want of memory.
+ */
+void
+JournalAddChange(JournalKind kind, Oid relation, int64 template_id)
+{
+	JournalRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
+	JournalRecord *record;
+
+	if (!CacheIsAttached())
+		return;
+	if (last != NULL && last->kind == kind && last->template_id == template_id &&
+		last->subid == GetCurrentSubTransactionId())
+		return;
+	if (kind == JOURNAL_RECOUNT || kind == JOURNAL_FEWER)
+	{
+		if (JournalHas(kind, template_id) &&
+			GetCurrentTransactionNestLevel() == 1)
+			return;
+		if (nrecords_of[kind] >= JOURNAL_MAX_APART)
+			template_id = JOURNAL_ALL_TEMPLATES;
+	}
+
+	JournalMakeRoom();
+	record = Push(kind);
+	record->relation = relation;
+	record->template_id = template_id;
+}
+
+/*
+ * JournalSetGate remembers the gate that we have closed (NULL: opened again),
+ * so that any abort opens it.
+ */
+void
+JournalSetGate(CacheEntry *entry)
+{
+	gate = entry;
+}
+
+static void
+OpenGateAfterError(void)
+{
+	LWLock	   *lock;
+
+	if (gate == NULL)
+		return;
+	lock = CachePartitionLock(&gate->key);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	gate->gated = false;
+	LWLockRelease(lock);
+	gate = NULL;
+}
+
+/* Claims per second: a ring of buckets, each stamped with its second. */
+static void
+CountClaims(CacheEntry *entry, int64 n)
+{
+	uint64		second = (uint64) (GetCurrentTransactionStopTimestamp() / USECS_PER_SEC);
+	pg_atomic_uint64 *bucket = &entry->rate[second % CACHE_RATE_SECONDS];
+	uint64		old = pg_atomic_read_u64(bucket);
+	uint64		new;
+
+	pg_atomic_fetch_add_u64(&entry->claims, n);
+	second &= PG_UINT32_MAX;
+	do
+	{
+		new = (old >> 32 == second ? old : second << 32) + n;
+	} while (!pg_atomic_compare_exchange_u64(bucket, &old, new));
+}
+
+/* The total falls by what was reserved for that; both in one step. */
+static void
+FinishLowering(const JournalRecord *record)
+{
+	CacheEntry *entry = record->entry;
+	LWLock	   *lock = CachePartitionLock(&entry->key);
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry->quota -= record->n;
+	entry->stale = true;
+	entry->generation = CacheNextGeneration();
+	GiveBack(entry, record->n);
+	LWLockRelease(lock);
+}
+
+static void
+InvalidateEntry(CacheEntry *entry, bool stale, bool recount)
+{
+	if (entry->holdings != 0)
+		entry->holdings = CacheNextGeneration();
+	if (!stale && !recount)
+		return;					/* FEWER: what a user may still claim, no more */
+	entry->stale |= stale;
+	entry->recount |= recount;
+	entry->generation = CacheNextGeneration();
+	CacheCountEvent(CACHE_EVENT_INVALIDATION);
+}
+
+static void
+InvalidateTemplate(const JournalRecord *record, bool stale, bool recount)
+{
+	CacheKey	key;
+	LWLock	   *lock;
+	CacheEntry *entry;
+
+	CacheMakeKey(&key, record->relation, record->template_id);
+	lock = CachePartitionLock(&key);
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = CacheFind(&key);
+	if (entry != NULL)
+		InvalidateEntry(entry, stale, recount);
+	LWLockRelease(lock);
+}
+
+static void
+InvalidateAll(const JournalRecord *record, bool stale, bool recount)
+{
+	CacheEntry *entry;
+
+	for (int i = 0; (entry = CacheSlot(i)) != NULL; i++)
+	{
+		CacheKey	key = entry->key;
+		LWLock	   *lock;
+
+		/*
+		 * An entry of ours that appears now was loaded from a snapshot taken
+		 * after this transaction left the array: it needs nothing.
+		 */
+		if (entry->state == CACHE_FREE || key.database != MyDatabaseId ||
+			key.relation != record->relation)
+			continue;
+		lock = CachePartitionLock(&key);
+		LWLockAcquire(lock, LW_EXCLUSIVE);
+		entry = CacheFind(&key);
+		if (entry != NULL)
+			InvalidateEntry(entry, stale, recount);
+		LWLockRelease(lock);
+	}
+}
+
+static void
+FinishRecord(const JournalRecord *record, bool commit)
+{
+	bool		stale = record->kind == JOURNAL_CREATED ||
+		record->kind == JOURNAL_CHANGED;
+	bool		recount = record->kind == JOURNAL_CREATED ||
+		record->kind == JOURNAL_RECOUNT;
+
+	switch (record->kind)
+	{
+		case JOURNAL_RESERVED:
+			if (!commit)
+				GiveBack(record->entry, record->n);
+			else if (record->n > 0)
+			{
+				CountClaims(record->entry, record->n);
+				LowerPending(record->entry, record->n);
+			}
+			break;
+		case JOURNAL_LOWERED:
+			if (commit)
+				FinishLowering(record);
+			else
+				GiveBack(record->entry, record->n);
+			break;
+		case JOURNAL_CREATED:
+		case JOURNAL_CHANGED:
+		case JOURNAL_RECOUNT:
+		case JOURNAL_FEWER:
+
+			/* After an abort too: nothing seen in here may outlive it. */
+			if (record->template_id == JOURNAL_ALL_TEMPLATES)
+				InvalidateAll(record, stale, recount);
+			else
+				InvalidateTemplate(record, stale, recount);
+			break;
+		case JOURNAL_KINDS:
+			break;
+	}
+}
+
+static void
+RefusePrepare(void)
+{
+	if (nrecords > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NO_PREPARE),
+				 errmsg("cannot PREPARE a transaction that has claimed coupons or changed templates"),
+				 errdetail("Its stock would stay reserved without an owner."),
+				 errhint("Use COMMIT, or keep coupons out of two-phase transactions.")));
+}
+
+/*
+ * Changes before units: while ours are pending, nobody counts, so that none
+ * takes an entry for settled that is not.
+ */
+static void
+FinishAll(bool commit)
+{
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry == NULL)
+			FinishRecord(&records[i], commit);
+	}
+	for (int i = 0; i < nrecords; i++)
+	{
+		if (records[i].entry != NULL)
+			FinishRecord(&records[i], commit);
+	}
+	nrecords = 0;
+	memset(nrecords_of, 0, sizeof(nrecords_of));
+}
+
+static void
+AtTransactionEnd(XactEvent event, void *arg)
+{
+	if (event == XACT_EVENT_PRE_PREPARE)
+		RefusePrepare();
+	else if (XactIsCommit(event))
+		FinishAll(true);
+	else if (XactIsAbort(event))
+	{
+		OpenGateAfterError();
+		FinishAll(false);
+	}
+}
+
+static void
+AtSubtransactionEnd(SubXactEvent event, SubTransactionId subid,
+					SubTransactionId parent, void *arg)
+{
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+	{
+		OpenGateAfterError();
+		while (nrecords > 0 && records[nrecords - 1].subid >= subid)
+		{
+			nrecords--;
+			nrecords_of[records[nrecords].kind]--;
+			FinishRecord(&records[nrecords], false);
+		}
+	}
+	else if (event == SUBXACT_EVENT_COMMIT_SUB)
+	{
+		for (int i = nrecords - 1; i >= 0 && records[i].subid == subid; i--)
+			records[i].subid = parent;
+	}
+}
+
+/*
+ * JournalInit registers the callbacks; called once, from _PG_init.
+ */
+void
+JournalInit(void)
+{
+	RegisterXactCallback(AtTransactionEnd, NULL);
+	RegisterSubXactCallback(AtSubtransactionEnd, NULL);
+}

@@ -1,0 +1,304 @@
+/*
+ * stock.c
+ *		Stock escrow: reserve units of a template without touching its row.
+ *
+ * The method is O'Neil's escrow (P. E. O'Neil, "The Escrow Transactional
+ * Method", ACM TODS 11(4), 1986): a transaction that wants a unit does not
+ * lock the quantity, it reserves its part of it.  Here the reservation is a
+ * compare-and-swap on the shared counter of units issued; it becomes final at
+ * commit and is given back at abort, by the journal.
+ *
+ * This room knows keys and numbers, no SQL.  What is in the counter came from
+ * the tables and can be counted again from them.
+ *
+ * A gate keeps new reservations of one template out while somebody waits for
+ * the open ones to end.  It is closed with the template's loader lock (a
+ * heavyweight lock, see template.c) held, so that those kept out wait for that
+ * lock: the deadlock detector sees them, and an error of the owner frees them.
+ * A transaction with a reservation of its own passes through the gate, since
+ * it is the one that is waited for.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "base/errors.h"
+#include "base/guc.h"
+#include "stock/journal.h"
+#include "stock/stock.h"
+
+/*
+ * Take up to "want" of what "limit" leaves, all or nothing unless partial.
+ * pending rises first and falls last, which keeps issued - pending <= committed
+ * coupons at every instant; coupon_verify relies on it.
+ */
+static int64
+TakeUnits(CacheEntry *entry, int64 limit, int64 want, bool partial)
+{
+	uint64		old = pg_atomic_read_u64(&entry->issued);
+	int64		got;
+
+	/* A sold-out template costs one read, and no write to a shared line. */
+	if (limit - (int64) old < (partial ? 1 : want))
+		return 0;
+
+	pg_atomic_fetch_add_u64(&entry->pending, want);
+	do
+	{
+		got = Min(want, limit - (int64) old);
+		if (got < (partial ? 1 : want))
+		{
+			got = 0;
+			break;
+		}
+	} while (!pg_atomic_compare_exchange_u64(&entry->issued, &old, old + got));
+
+	if (got < want)
+	{
+		pg_atomic_fetch_sub_u64(&entry->pending, want - got);
+		if (entry->gated)
+			ConditionVariableBroadcast(&entry->drained);
+	}
+	return got;
+}
+
+/*
+ * A limit as this transaction sees it leaves out what it has lowered, which
+ * the counter of units issued contains until commit.
+ */
+static int64
+AddLowered(int64 limit, CacheEntry *entry)
+{
+	return limit + JournalLowered(entry);
+}
+
+/*
+ * generation 0: any.  limit < 0: the quota of the entry, which can be used
+ * only while it is fresh.
+ */
+static StockResult
+Reserve(JournalKind kind, const CacheKey *key, uint64 generation, int64 limit,
+		int64 want, bool partial, bool through_gate, int64 *got)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+	StockResult result = STOCK_OK;
+
+	*got = 0;
+	JournalMakeRoom();
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(key);
+	if (entry == NULL || entry->state != CACHE_READY ||
+		(generation != 0 && entry->generation != generation) ||
+		(limit < 0 && entry->stale))
+		result = STOCK_CHANGED;
+	else if ((entry->gated || entry->recount) && !through_gate &&
+			 JournalUnits(entry) == 0)
+		result = entry->gated ? STOCK_CLOSED : STOCK_RECOUNT;
+	else
+	{
+		limit = limit < 0 ? entry->quota : AddLowered(limit, entry);
+		*got = TakeUnits(entry, limit, want, partial);
+		if (*got > 0)
+			JournalAddUnits(kind, entry, *got);
+		else
+			result = STOCK_EMPTY;
+	}
+	LWLockRelease(lock);
+	return result;
+}
+
+/*
+ * StockReserve takes units of the entry's quota for this transaction, if the
+ * entry still has the generation that the caller has looked at.
+ */
+StockResult
+StockReserve(const CacheKey *key, uint64 generation, int64 want, bool partial,
+			 int64 *got)
+{
+	return Reserve(JOURNAL_RESERVED, key, generation, -1, want, partial, false, got);
+}
+
+/*
+ * StockReserveUpTo does so against a limit of the caller's: that of a template
+ * which its own transaction has changed.
+ */
+StockResult
+StockReserveUpTo(const CacheKey *key, int64 limit, int64 want, bool partial,
+				 int64 *got)
+{
+	return Reserve(JOURNAL_RESERVED, key, 0, limit, want, partial, false, got);
+}
+
+/* Runs "CacheFind" under the shared lock for an entry that cannot leave. */
+static CacheEntry *
+FindPinned(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(key);
+	LWLockRelease(lock);
+	return entry;
+}
+
+/*
+ * StockTakeBack gives back units reserved in this subtransaction and not used.
+ */
+void
+StockTakeBack(const CacheKey *key, int64 n)
+{
+	CacheEntry *entry = FindPinned(key);
+
+	if (entry == NULL)
+		elog(ERROR, "reserved stock of template %lld has left the cache",
+			 (long long) key->template_id);
+	JournalTakeBack(entry, n);
+}
+
+/*
+ * What was lowered and raised again stays in the counters to the end of the
+ * transaction.  They hold twice what an unlimited total has, beside what is issued
+ * (see CACHE_UNLIMITED), and would overflow some time later.
+ */
+static void
+RefuseTooMuchLowering(const CacheKey *key, int64 n)
+{
+	CacheEntry *entry = FindPinned(key);
+
+	if (entry != NULL &&
+		n > 2 * CACHE_UNLIMITED - (int64) pg_atomic_read_u64(&entry->pending))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_IN_TRANSACTION),
+				 errmsg("the total of template %lld was lowered too often in one transaction",
+						(long long) key->template_id),
+				 errhint("Commit first.")));
+}
+
+/*
+ * StockLower reserves n units that leave the total at commit; limit is the
+ * total as this transaction sees it before.  Where open claims stand in the
+ * way it closes the gate and waits for them, at most coupon.gate_timeout.
+ *
+ * The caller holds the loader lock.  STOCK_EMPTY: so many have been issued.
+ */
+StockResult
+StockLower(const CacheKey *key, int64 limit, int64 n)
+{
+	int64		got;
+	StockResult result;
+
+	RefuseTooMuchLowering(key, n);
+	result = Reserve(JOURNAL_LOWERED, key, 0, limit, n, false, true, &got);
+	if (result != STOCK_EMPTY)
+		return result;
+	if (!StockCloseGate(key))
+		return STOCK_CHANGED;
+	result = Reserve(JOURNAL_LOWERED, key, 0, limit, n, false, true, &got);
+	StockOpenGate(key);
+	return result;
+}
+
+/* Wait until nobody else has units in flight; raises VC008 after the timeout. */
+static void
+WaitUntilDrained(CacheEntry *entry)
+{
+	int64		own = JournalUnits(entry);
+	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													   coupon_gate_timeout);
+
+	ConditionVariablePrepareToSleep(&entry->drained);
+	while ((int64) pg_atomic_read_u64(&entry->pending) > own)
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+														   deadline);
+
+		if (left <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_GATE_TIMEOUT),
+					 errmsg("open claims of template %lld did not end in %d ms",
+							(long long) entry->key.template_id,
+							coupon_gate_timeout),
+					 errhint("Look for idle transactions in pg_stat_activity, or raise \"coupon.gate_timeout\".")));
+		ConditionVariableTimedSleep(&entry->drained, left, PG_WAIT_EXTENSION);
+	}
+	ConditionVariableCancelSleep();
+}
+
+/*
+ * StockCloseGate keeps new reservations out and waits until no other
+ * transaction has any.  The caller holds the loader lock, and calls
+ * StockOpenGate soon; an error opens the gate too.  Returns false where there
+ * is no such entry.
+ */
+bool
+StockCloseGate(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = CacheFind(key);
+	if (entry != NULL)
+	{
+		entry->gated = true;
+		JournalSetGate(entry);
+	}
+	LWLockRelease(lock);
+	if (entry == NULL)
+		return false;
+
+	WaitUntilDrained(entry);
+	return true;
+}
+
+/*
+ * StockOpenGate lets reservations in again.
+ */
+void
+StockOpenGate(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = CacheFind(key);
+	if (entry != NULL)
+		entry->gated = false;
+	JournalSetGate(NULL);
+	LWLockRelease(lock);
+}
+
+/*
+ * StockRead returns the numbers of a loaded entry, false where it is not
+ * loaded.  returned is read first, then issued, then pending: see
+ * coupon_verify.
+ */
+bool
+StockRead(const CacheKey *key, StockNumbers *numbers)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(key);
+	if (entry != NULL && entry->state == CACHE_READY)
+	{
+		numbers->quota = entry->quota;
+		numbers->returned = (int64) pg_atomic_read_u64(&entry->returned);
+		pg_read_barrier();
+		numbers->issued = (int64) pg_atomic_read_u64(&entry->issued);
+		pg_read_barrier();
+		numbers->pending = (int64) pg_atomic_read_u64(&entry->pending);
+		numbers->own_lowered = JournalLowered(entry);
+		numbers->recount = entry->recount;
+	}
+	else
+		entry = NULL;
+	LWLockRelease(lock);
+	return entry != NULL;
+}

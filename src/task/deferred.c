@@ -1,0 +1,238 @@
+/*
+ * deferred.c
+ *		Lines of users who had a claim of the same template open when their
+ *		batch came to them: each is handled alone, as a claim, when that has
+ *		ended.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "catalog/pg_type.h"
+#include "utils/timestamp.h"
+
+#include "base/outcome.h"
+#include "base/owner_query.h"
+#include "base/subxact.h"
+#include "claim/claim.h"
+#include "task/announce.h"
+#include "task/input_rows.h"
+#include "task/task_batch.h"
+#include "template/template.h"
+
+#define PAGE 100				/* lines that one query lists */
+
+static OwnerQuery list_put_off = {
+	"SELECT batch, row_num, user_id FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.>) $2"
+	" ORDER BY row_num LIMIT $3",
+	3, {INT8OID, INT8OID, INT8OID}
+};
+
+static OwnerQuery lock_put_off = {
+	"SELECT 1 FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.=) $2"
+	" FOR UPDATE SKIP LOCKED",
+	2, {INT8OID, INT8OID}
+};
+
+static OwnerQuery delete_put_off = {
+	"DELETE FROM %1$s.coupon_task_put_off"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND row_num OPERATOR(pg_catalog.=) $2",
+	2, {INT8OID, INT8OID}
+};
+
+static OwnerQuery put_off_done = {
+	"UPDATE %1$s.coupon_task_batch"
+	" SET put_off = put_off OPERATOR(pg_catalog.-) 1,"
+	" issued = issued OPERATOR(pg_catalog.+) $3, failed = failed OPERATOR(pg_catalog.+) $4"
+	" WHERE task_id OPERATOR(pg_catalog.=) $1 AND batch OPERATOR(pg_catalog.=) $2",
+	4, {INT8OID, INT4OID, INT4OID, INT4OID}
+};
+
+/* A line whose user had a claim open. */
+typedef struct PutOffLine
+{
+	int32		batch;
+	int64		row_num;
+	int64		user_id;
+} PutOffLine;
+
+typedef struct PutOffClaim
+{
+	ClaimRequest request;
+	int64		user_id;
+	ClaimResult result;
+} PutOffClaim;
+
+/* Record what became of a line. */
+static void
+SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
+{
+	Line		settled = {0};
+	Datum		args[4];
+	int			failed;
+
+	settled.row_num = line->row_num;
+	settled.user_id = line->user_id;
+	settled.fate = fate;
+	if (fate == LINE_INVALID_USER_ID)
+		settled.detail = "refused by a trigger or index of user_coupon";
+	failed = LinesRecordFailures(task->id, &settled, 1);
+	args[0] = Int64GetDatum(task->id);
+	args[1] = Int32GetDatum(line->batch);
+	args[2] = Int32GetDatum(1 - failed);
+	args[3] = Int32GetDatum(failed);
+	QueryRun(&put_off_done, args, NULL);
+	args[1] = Int64GetDatum(line->row_num);
+	QueryRun(&delete_put_off, args, NULL);
+	AnnounceIssued(task, &settled, 1);
+}
+
+static bool
+Claim(void *arg)
+{
+	PutOffClaim *claim = arg;
+
+	ClaimCoupons(&claim->request, &claim->user_id, 1, &claim->result);
+	return true;
+}
+
+/*
+ * Claim, unless a trigger or unique index of somebody's own keeps the row out:
+ * false then, and the other lines of the task go on.
+ */
+static bool
+ClaimUnlessKeptOut(PutOffClaim *claim)
+{
+	ErrorData  *error;
+
+	if (SubxactRun(Claim, claim, &error))
+		return true;
+	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+		ReThrowError(error);
+	return false;
+}
+
+/*
+ * Claim for the user of a line.  An answer that concerns the template as a
+ * whole refuses the line no more than its batch.
+ */
+static DistributeResult
+ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
+{
+	char		request_id[TASK_REQUEST_ID];
+	PutOffClaim claim = {.user_id = line->user_id};
+	TemplateView view;
+
+	*code = OUTCOME_NOT_FOUND;
+	if (!TemplateFetch(task->template_id, &view) || !TaskOwnsTemplate(task, &view))
+		return DISTRIBUTE_REFUSED;
+	TaskRequestId(task, request_id);
+	claim.request.template_id = task->template_id;
+	claim.request.request_id = request_id;
+	claim.request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK);
+	claim.request.now = GetCurrentTimestamp();
+	claim.request.limit_cap = 1;
+	claim.request.source = TaskSource(&view);
+	if (!ClaimUnlessKeptOut(&claim))
+	{
+		SettlePutOff(task, line, LINE_INVALID_USER_ID);
+		return DISTRIBUTE_DONE;
+	}
+	*code = claim.result.code;
+	switch (claim.result.code)
+	{
+		case OUTCOME_OK:
+			/* Repeated: the coupon is that of another line of the file. */
+			SettlePutOff(task, line, claim.result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
+			return DISTRIBUTE_DONE;
+		case OUTCOME_OVER_LIMIT:
+			SettlePutOff(task, line, LINE_ALREADY_RECEIVED);
+			return DISTRIBUTE_DONE;
+		case OUTCOME_OUT_OF_STOCK:
+			SettlePutOff(task, line, LINE_OUT_OF_STOCK);
+			return DISTRIBUTE_DONE;
+	}
+	return DISTRIBUTE_REFUSED;
+}
+
+/*
+ * Handle a line, unless its user still has a claim open, or another runner is
+ * at it.
+ */
+static DistributeResult
+TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *code)
+{
+	Datum		args[2];
+	RowsOfUser	rows;
+	RowsOpenClaim found;
+
+	RowsProbe(task->template_id, line->user_id, NULL, &rows, &found);
+	if (TransactionIdIsValid(found.xid))
+	{
+		*open = found;
+		return DISTRIBUTE_WAIT;
+	}
+	args[0] = Int64GetDatum(task->id);
+	args[1] = Int64GetDatum(line->row_num);
+	if (QueryRun(&lock_put_off, args, NULL) == 0)
+		return DISTRIBUTE_BUSY;
+	return ClaimPutOff(task, line, code);
+}
+
+/* The next lines that were put off, in the order of the file. */
+static int
+ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
+{
+	Datum		args[3];
+	bool		isnull;
+	int			n;
+
+	args[0] = Int64GetDatum(task->id);
+	args[1] = Int64GetDatum(after_row);
+	args[2] = Int64GetDatum(PAGE);
+	n = (int) QueryRun(&list_put_off, args, NULL);
+	for (int i = 0; i < n; i++)
+	{
+		lines[i].batch = DatumGetInt32(QueryValue(i, 1, &isnull));
+		lines[i].row_num = DatumGetInt64(QueryValue(i, 2, &isnull));
+		lines[i].user_id = DatumGetInt64(QueryValue(i, 3, &isnull));
+	}
+	return n;
+}
+
+/*
+ * DistributePutOff handles one line that was put off.  DISTRIBUTE_WAIT: the
+ * users of all that are left have claims open, "open" is one of them;
+ * DISTRIBUTE_BUSY: others are at those that have not.
+ */
+DistributeResult
+DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
+{
+	DistributeResult result = DISTRIBUTE_NOTHING;
+	PutOffLine	lines[PAGE];
+	QueryScope	scope;
+	int64		last = 0;
+	int			n;
+
+	QueryBegin(&scope);
+	do
+	{
+		n = ListPutOff(task, last, lines);
+		for (int i = 0; i < n; i++)
+		{
+			DistributeResult one = TryPutOff(task, &lines[i], open, code);
+
+			last = lines[i].row_num;
+			if (one == DISTRIBUTE_DONE || one == DISTRIBUTE_REFUSED)
+			{
+				QueryEnd(&scope);
+				return one;
+			}
+			if (one == DISTRIBUTE_BUSY || result == DISTRIBUTE_NOTHING)
+				result = one;
+		}
+	} while (n == PAGE);
+	QueryEnd(&scope);
+	return result;
+}

@@ -1,0 +1,588 @@
+/*
+ * runner.c
+ *		Run distribution tasks, batch by batch: in the foreground
+ *		(coupon_task_run), from a scheduler (coupon_task_run_due), or in a
+ *		background worker (TaskRunDue).
+ *
+ * A step is what one transaction does: a batch, a line that was put off, or a
+ * change of state.  Any number of runners may be at one task; the rows of the
+ * batches divide the work, and each runner finds out from the tables what is
+ * next.  What is kept in memory from step to step can be read again (section.c).
+ *
+ * In the foreground an error goes to the caller, and the task stays as the
+ * last batch left it.  Other runners work through a list: they note the error
+ * in the task's row, leave it alone for a while, and go on with the next one.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/args.h"
+#include "base/errors.h"
+#include "base/outcome.h"
+#include "base/owner_query.h"
+#include "base/procedure.h"
+#include "base/shop_role.h"
+#include "base/subxact.h"
+#include "base/throttle.h"
+#include "task/runner.h"
+#include "task/task.h"
+#include "task/task_batch.h"
+
+PG_FUNCTION_INFO_V1(coupon_task_run);
+PG_FUNCTION_INFO_V1(coupon_task_run_due);
+
+#define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
+#define DUE_PAGE 100			/* tasks that one look lists */
+#define NOTICE_INTERVAL_MS 1000
+#define JOB_BUDGET_MS 100
+#define JOB_PAUSE_MS 1000
+#define JOB_LONGEST_MS (60 * 1000)
+
+typedef enum StepResult
+{
+	STEP_MORE,					/* there is more to do */
+	STEP_WAIT,					/* for the claim in "open" */
+	STEP_BUSY,					/* others are at what is left */
+	STEP_REFUSED,				/* the template gives nothing: see "code" */
+	STEP_LAST,					/* all lines are handled: FinishTask */
+	STEP_OVER					/* the task is not running */
+} StepResult;
+
+/* A task that is due; the list is ordered by these. */
+typedef struct DueTask
+{
+	TimestampTz send_at;
+	int64		id;
+} DueTask;
+
+typedef struct Step
+{
+	RowsOpenClaim open;
+	int			code;
+	bool		alone;			/* next: there may be too little stock */
+	bool		patient;		/* wait for whoever has locked the task */
+	int32		attempts;		/* errors before this step */
+	TimestampTz submitted_at;	/* of the task, as it was then */
+	Pace		pace;
+} Step;
+
+/* What TryStep is to do after which result, and what came of it. */
+typedef struct Attempt
+{
+	int64		task_id;
+	StepResult	last;
+	Step	   *step;
+	StepResult	result;
+} Attempt;
+
+static OwnerQuery start_task = {
+	"UPDATE %1$s.coupon_task SET state = 'in_progress'::pg_catalog.text,"
+	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())"
+	" WHERE id OPERATOR(pg_catalog.=) $1"
+	"  AND state OPERATOR(pg_catalog.=) 'pending'::pg_catalog.text",
+	1, {INT8OID}
+};
+
+static OwnerQuery how_ended = {
+	"SELECT state, fail_reason FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+static OwnerQuery due_tasks = {
+	"SELECT send_at, id FROM %1$s.coupon_task"
+	" WHERE state OPERATOR(pg_catalog.=) ANY ('{pending,in_progress}'::pg_catalog.text[])"
+	" AND send_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+	" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
+	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
+	" AND (send_at OPERATOR(pg_catalog.>) $2 OR send_at OPERATOR(pg_catalog.=) $2"
+	"  AND id OPERATOR(pg_catalog.>) $3)"
+	" ORDER BY send_at, id LIMIT $4",
+	4, {INT8ARRAYOID, TIMESTAMPTZOID, INT8OID, INT8OID}
+};
+
+/* Milliseconds until something is due; null: never. */
+static OwnerQuery next_due = {
+	"SELECT pg_catalog.ceil(EXTRACT(epoch FROM"
+	"  pg_catalog.min(GREATEST(send_at, retry_at)) OPERATOR(pg_catalog.-)"
+	"  pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint"
+	" FROM %1$s.coupon_task WHERE state OPERATOR(pg_catalog.=) ANY"
+	"  ('{pending,in_progress}'::pg_catalog.text[])"
+	" AND send_at OPERATOR(pg_catalog.<) 'infinity'::pg_catalog.timestamptz"
+};
+
+static OwnerQuery note_error = {
+	"UPDATE %1$s.coupon_task SET last_error = $2,"
+	" attempts = attempts OPERATOR(pg_catalog.+) 1,"
+	" retry_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
+	"  pg_catalog.make_interval(secs => LEAST(300::pg_catalog.float8,"
+	"   pg_catalog.power(2::pg_catalog.float8, attempts)))"
+	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)"
+	" RETURNING attempts, submitted_at",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery forget_errors = {
+	"UPDATE %1$s.coupon_task SET attempts = 0, retry_at = NULL"
+	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+	1, {INT8OID}
+};
+
+static OwnerQuery progress = {
+	"SELECT p.state, p.lines, p.done, p.issued, p.failed, p.lines_per_second"
+	" FROM %1$s.coupon_task_progress p WHERE p.task_id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+/* Run a statement about a task; tells whether it returned a row. */
+static bool
+RunFor(OwnerQuery *query, int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		found;
+
+	QueryBegin(&scope);
+	found = QueryRun(query, &arg, NULL) > 0;
+	QueryEnd(&scope);
+	return found;
+}
+
+/*
+ * The transaction need not be on disk when it has committed: what is lost in a
+ * crash is lost whole, coupons and progress, and done again.  Whatever commits
+ * later, a use of the coupon or the end of the task, makes it durable first.
+ * So the next batch does not wait for the disk.
+ */
+static void
+CommitWithoutWaiting(void)
+{
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * One step of a task.  After all but STEP_MORE nothing has been written that
+ * the caller must keep.
+ */
+static StepResult
+RunStep(int64 task_id, Step *step)
+{
+	Task		task;
+	DistributeResult result;
+
+	CommitWithoutWaiting();
+	step->code = OUTCOME_OK;
+	switch (TaskTryRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE,
+						step->patient, &task))
+	{
+		case TASK_NOT_FOUND:	/* purged meanwhile */
+			return STEP_OVER;
+		case TASK_LOCKED:
+			return STEP_BUSY;
+		case TASK_FOUND:
+			break;
+	}
+	if (task.state == TASK_PENDING)
+	{
+		(void) RunFor(&start_task, task_id);	/* or another runner has */
+		task.state = TASK_IN_PROGRESS;
+	}
+	step->attempts = task.attempts;
+	step->submitted_at = task.submitted_at;
+	if (task.state != TASK_IN_PROGRESS)
+		return STEP_OVER;
+
+	result = DistributeBatch(&task, step->alone, &step->code);
+	if (result == DISTRIBUTE_NOTHING || result == DISTRIBUTE_BUSY)
+	{
+		DistributeResult late = DistributePutOff(&task, &step->open, &step->code);
+
+		if (result == DISTRIBUTE_NOTHING || late == DISTRIBUTE_DONE)
+			result = late;
+	}
+	switch (result)
+	{
+		case DISTRIBUTE_ALONE:
+			step->alone = true;
+			return STEP_MORE;
+		case DISTRIBUTE_DIVIDED:
+			step->alone = false;
+			return STEP_MORE;
+		case DISTRIBUTE_DONE:
+			return STEP_MORE;
+		case DISTRIBUTE_WAIT:
+			return STEP_WAIT;
+		case DISTRIBUTE_BUSY:
+			return STEP_BUSY;
+		case DISTRIBUTE_REFUSED:
+			return STEP_REFUSED;
+		case DISTRIBUTE_NOTHING:
+			break;
+	}
+	return STEP_LAST;
+}
+
+/*
+ * End a task whose lines are all handled; they stay so, since only a batch that
+ * is not done puts lines off.  Not in the transaction of the step that has
+ * found that out: two runners who hold it for share would both want it for
+ * update.
+ */
+static void
+FinishTask(int64 task_id, bool wait)
+{
+	Task		task;
+
+	if (TaskTryRead(task_id, TASK_FOR_UPDATE, wait, &task) == TASK_FOUND &&
+		task.state == TASK_IN_PROGRESS)
+		TaskEnd(task_id, TASK_SUCCESS);
+}
+
+/* Say how far it is, to a person at psql. */
+static void
+ReportProgress(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		isnull;
+
+	QueryBegin(&scope);
+	if (QueryRun(&progress, &arg, NULL) == 1)
+	{
+		int64		lines = DatumGetInt64(QueryValue(0, 2, &isnull));
+		int64		done = DatumGetInt64(QueryValue(0, 3, &isnull));
+		int64		rate = DatumGetInt64(QueryValue(0, 6, &isnull));
+
+		ereport(NOTICE,
+				(errmsg("task %lld is %s: %lld of %lld lines, %lld issued, %lld failed, %lld lines/s",
+						(long long) task_id,
+						TextDatumGetCString(QueryRequired(0, 1, TEXTOID)),
+						(long long) done, (long long) lines,
+						(long long) DatumGetInt64(QueryValue(0, 4, &isnull)),
+						(long long) DatumGetInt64(QueryValue(0, 5, &isnull)),
+						(long long) rate)));
+	}
+	QueryEnd(&scope);
+}
+
+/* Seal the file if that has not been done, for a run that begins now. */
+static void
+SubmitIfDraft(int64 task_id)
+{
+	Task		task;
+	int			code;
+
+	if (!TaskRead(task_id, TASK_FOR_UPDATE, &task))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld does not exist", (long long) task_id)));
+	if (task.state == TASK_PENDING || task.state == TASK_IN_PROGRESS)
+		return;
+	code = TaskSubmit(task_id, true, 0, &task);
+	if (code == OUTCOME_EMPTY)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has no lines", (long long) task_id),
+				 errhint("Load its stage table first: \\copy coupon_stage_%lld (user_id) FROM 'users.csv' CSV HEADER",
+						 (long long) task_id)));
+	if (code != OUTCOME_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has ended: its state is %s", (long long) task_id,
+						TaskStateName(task.state))));
+}
+
+/* Do what one step has left to be done in a transaction of its own. */
+static void
+FollowUp(int64 task_id, StepResult result, Step *step)
+{
+	switch (result)
+	{
+		case STEP_WAIT:
+			RowsWaitFor(&step->open);
+			break;
+		case STEP_BUSY:
+			DistributeWaitForOthers(task_id, step->alone);
+			break;
+		case STEP_REFUSED:
+			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));
+			break;
+		case STEP_LAST:
+			FinishTask(task_id, true);
+			break;
+		case STEP_MORE:
+			PaceSleep(PaceEnd(&step->pace));
+			break;
+		case STEP_OVER:
+			return;
+	}
+	ProcedureNextTransaction();
+}
+
+static void
+WarnOfFailure(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		isnull;
+
+	QueryBegin(&scope);
+	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
+		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "failed") == 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has failed: %s", (long long) task_id,
+						TextDatumGetCString(QueryValue(0, 2, &isnull))),
+				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
+						 (long long) task_id)));
+	QueryEnd(&scope);
+}
+
+/*
+ * coupon_task_run(task_id): run a task to its end, in the foreground.
+ */
+Datum
+coupon_task_run(PG_FUNCTION_ARGS)
+{
+	StepResult	result = STEP_MORE;
+	TimestampTz reported = GetCurrentTimestamp();
+	Step		step = {.patient = true};
+	int64		task_id;
+
+	ArgRequire(fcinfo, 0, "task_id");
+	task_id = PG_GETARG_INT64(0);
+	ProcedureBegin(fcinfo, "coupon_task_run",
+				   "SELECT coupon_task_submit(…) has a background worker run it after the commit.");
+	SubmitIfDraft(task_id);
+	ProcedureNextTransaction();
+	while (result != STEP_OVER)
+	{
+		CHECK_FOR_INTERRUPTS();
+		PaceBegin(&step.pace);
+		result = RunStep(task_id, &step);
+		ProcedureNextTransaction();
+		FollowUp(task_id, result, &step);
+		if (TimestampDifferenceExceeds(reported, GetCurrentTimestamp(),
+									   NOTICE_INTERVAL_MS))
+		{
+			ReportProgress(task_id);
+			reported = GetCurrentTimestamp();
+		}
+	}
+	ReportProgress(task_id);
+	WarnOfFailure(task_id);
+	ProcedureEnd();
+	return (Datum) 0;
+}
+
+/* The next tasks that are due, oldest first; after that given. */
+static int
+ListDue(DueTask after, DueTask *tasks)
+{
+	Datum		args[4];
+	char		nulls[4] = {' ', ' ', ' ', ' '};
+	QueryScope	scope;
+	bool		isnull;
+	int			n;
+
+	RoleBoundShops(&args[0], &nulls[0]);
+	args[1] = TimestampTzGetDatum(after.send_at);
+	args[2] = Int64GetDatum(after.id);
+	args[3] = Int64GetDatum(DUE_PAGE);
+	QueryBegin(&scope);
+	n = (int) QueryRun(&due_tasks, args, nulls);
+	for (int i = 0; i < n; i++)
+	{
+		tasks[i].send_at = DatumGetTimestampTz(QueryValue(i, 1, &isnull));
+		tasks[i].id = DatumGetInt64(QueryValue(i, 2, &isnull));
+	}
+	QueryEnd(&scope);
+	return n;
+}
+
+/* After an error: leave the task alone for a while, or for good. */
+static void
+NoteError(int64 task_id, const ErrorData *error)
+{
+	Datum		args[2];
+	QueryScope	scope;
+	bool		isnull;
+	bool		give_up;
+	TimestampTz submitted_at = 0;
+
+	args[0] = Int64GetDatum(task_id);
+	args[1] = CStringGetTextDatum(error->message);
+	QueryBegin(&scope);
+	give_up = QueryRun(&note_error, args, NULL) == 1 &&
+		DatumGetInt32(QueryValue(0, 1, &isnull)) >= MAX_ATTEMPTS &&
+		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE;
+	if (give_up)
+		submitted_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));
+	QueryEnd(&scope);
+	if (give_up)
+		TaskFail(task_id, submitted_at, error->message);
+}
+
+/* RunStep, or what the last step has left to be done. */
+static bool
+AttemptStep(void *arg)
+{
+	Attempt    *attempt = arg;
+
+	if (attempt->last == STEP_MORE)
+		attempt->result = RunStep(attempt->task_id, attempt->step);
+	else if (attempt->last == STEP_LAST)
+		FinishTask(attempt->task_id, false);
+	else if (attempt->last == STEP_REFUSED)
+		TaskFail(attempt->task_id, attempt->step->submitted_at,
+				 OutcomeName(attempt->step->code));
+	return true;
+}
+
+/* The same in a subtransaction; an error is noted, and ends it. */
+static StepResult
+TryStep(int64 task_id, StepResult last, Step *step)
+{
+	Attempt		attempt = {task_id, last, step, STEP_OVER};
+	ErrorData  *error;
+
+	if (SubxactRun(AttemptStep, &attempt, &error))
+		return attempt.result;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	ereport(LOG,
+			(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
+	NoteError(task_id, error);
+	return STEP_OVER;
+}
+
+/*
+ * Run one task until it is over, or others or open claims stand in the way; or,
+ * with a budget, until the time is up or it has to pause: true then.
+ */
+static bool
+RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms, int64 *pause)
+{
+	TimestampTz begin = GetCurrentTimestamp();
+	StepResult	result = STEP_MORE;
+	Step		step = {0};
+
+	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
+	{
+		bool		alone = step.alone;
+		int64		wanted;
+
+		CHECK_FOR_INTERRUPTS();
+		next_transaction();
+		PaceBegin(&step.pace);
+		result = TryStep(task_id, result, &step);
+		if (result != STEP_MORE || alone != step.alone)
+			continue;			/* or the time might be up before anything is done */
+		next_transaction();
+		if (step.attempts > 0)
+			(void) RunFor(&forget_errors, task_id);
+		wanted = PaceEnd(&step.pace);
+		if (budget_ms == 0)
+			PaceSleep(wanted);
+		else if (wanted > 0 ||
+				 TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
+		{
+			*pause = Max(*pause, wanted);
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * TaskRunDue runs what is due.  It does not wait for other runners or open
+ * claims, but leaves such a task for the next call.  After budget_ms, or when
+ * claims want the cores, it goes on to the next task, and returns true in the
+ * end and in "pause" for how many microseconds to leave it; without a budget (0)
+ * it pauses by itself.  It is called with a transaction open, and leaves one.
+ */
+bool
+TaskRunDue(void (*next_transaction) (void), int budget_ms, int64 *pause)
+{
+	DueTask		last = {DT_NOBEGIN, 0};
+	DueTask		tasks[DUE_PAGE];
+	bool		more = false;
+	int			n;
+
+	do
+	{
+		n = ListDue(last, tasks);
+		for (int i = 0; i < n; i++)
+		{
+			if (RunOne(tasks[i].id, next_transaction, budget_ms, pause))
+				more = true;
+			next_transaction();
+			last = tasks[i];
+		}
+	} while (n == DUE_PAGE);
+	return more;
+}
+
+static void
+NextWorkerTransaction(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/*
+ * TaskJob is a worker's job: it runs what is due for a moment, and says
+ * when to come again.  Tasks that wait for others are looked at each second.
+ */
+long
+TaskJob(bool woken)
+{
+	QueryScope	scope;
+	bool		more;
+	bool		never;
+	int64		ms = 0;
+	int64		pause = 0;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	more = TaskRunDue(NextWorkerTransaction, JOB_BUDGET_MS, &pause);
+	if (!more)
+	{
+		NextWorkerTransaction();
+		QueryBegin(&scope);
+		QueryRun(&next_due, NULL, NULL);
+		ms = DatumGetInt64(QueryValue(0, 1, &never));
+		QueryEnd(&scope);
+	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	if (more)
+		return pause / 1000;
+	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
+	return never ? JOB_LONGEST_MS : (long) Min(Max(ms, JOB_PAUSE_MS), JOB_LONGEST_MS);
+}
+
+/*
+ * coupon_task_run_due(): run what is due, unfinished or abandoned.
+ */
+Datum
+coupon_task_run_due(PG_FUNCTION_ARGS)
+{
+	ProcedureBegin(fcinfo, "coupon_task_run_due",
+				   "Call it by itself, outside of BEGIN … COMMIT.");
+	while (TaskRunDue(ProcedureNextTransaction, 0, NULL))
+		;
+	ProcedureEnd();
+	return (Datum) 0;
+}

@@ -1,0 +1,624 @@
+/*
+ * guard.c
+ *		Triggers on our tables: they keep the shared cache right whoever writes
+ *		(an administrator, logical apply, a restore), and refuse what would
+ *		break the books.
+ *
+ * All are ENABLE ALWAYS.  A logical apply worker or a restore, which run with
+ * session_replication_role = replica, tell the cache but refuse nothing: what
+ * they bring has been accepted elsewhere.
+ *
+ * A total is lowered, a template deleted, or a frozen column changed, by first
+ * reserving the units concerned, as a claim does: so no claim can slip in
+ * between the check and the commit, and none waits for either.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/snapmgr.h"
+#include "utils/typcache.h"
+
+#include "base/catalog.h"
+#include "base/commit_wakeup.h"
+#include "base/count_snapshot.h"
+#include "base/errors.h"
+#include "base/id.h"
+#include "base/owner_query.h"
+#include "base/shop_role.h"
+#include "stock/journal.h"
+#include "store/claimants.h"
+#include "store/insert.h"
+#include "template/fold.h"
+#include "template/template.h"
+
+PG_FUNCTION_INFO_V1(coupon_template_guard);
+PG_FUNCTION_INFO_V1(coupon_stock_guard);
+PG_FUNCTION_INFO_V1(coupon_watermark_guard);
+PG_FUNCTION_INFO_V1(user_coupon_guard);
+
+/* What a coupon is worth: fixed once one has been issued. */
+static const char *const frozen_columns[] = {
+	"shop_number", "issuer", "discount_kind", "discount_value",
+	"threshold_amount", "max_discount", "goods_ids"
+};
+
+static OwnerQuery any_coupon_of_template = {
+	"SELECT 1 WHERE EXISTS (SELECT FROM %1$s.user_coupon"
+	" WHERE template_id OPERATOR(pg_catalog.=) $1)"
+	" OR EXISTS (SELECT FROM %1$s.coupon_stock"
+	" WHERE template_id OPERATOR(pg_catalog.=) $1 AND folded OPERATOR(pg_catalog.>) 0)",
+	1, {INT8OID}
+};
+
+static OwnerQuery stock_row = {
+	"SELECT 1 FROM %1$s.coupon_stock WHERE template_id OPERATOR(pg_catalog.=) $1"
+	" AND holder OPERATOR(pg_catalog.=) $2",
+	2, {INT8OID, INT4OID}
+};
+
+static OwnerQuery lock_coupons = {
+	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
+};
+
+static OwnerQuery any_reminder_of_template = {
+	"SELECT 1 FROM %1$s.coupon_remind WHERE template_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+	1, {INT8OID}
+};
+
+static OwnerQuery any_coupon = {
+	"SELECT 1 WHERE EXISTS (SELECT FROM %1$s.user_coupon)"
+	" OR EXISTS (SELECT FROM %1$s.coupon_stock WHERE folded OPERATOR(pg_catalog.>) 0)"
+};
+
+static bool
+IsReplica(void)
+{
+	return SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
+}
+
+static TriggerData *
+GetTrigger(FunctionCallInfo fcinfo)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function can only be called as a trigger")));
+	return (TriggerData *) fcinfo->context;
+}
+
+/* The row that a BEFORE trigger lets through. */
+static HeapTuple
+RowToReturn(TriggerData *trigger)
+{
+	return TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+		trigger->tg_newtuple : trigger->tg_trigtuple;
+}
+
+static Datum
+Column(TriggerData *trigger, HeapTuple tuple, const char *name, bool *isnull)
+{
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	int			att = SPI_fnumber(desc, name);
+
+	if (att <= 0)
+		elog(ERROR, "table \"%s\" has no column \"%s\"",
+			 RelationGetRelationName(trigger->tg_relation), name);
+	return heap_getattr(tuple, att, desc, isnull);
+}
+
+static int64
+ColumnInt8(TriggerData *trigger, HeapTuple tuple, const char *name,
+		   int64 if_null)
+{
+	bool		isnull;
+	Datum		value = Column(trigger, tuple, name, &isnull);
+
+	return isnull ? if_null : DatumGetInt64(value);
+}
+
+static bool
+SameColumn(TriggerData *trigger, const char *name)
+{
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	bool		old_null,
+				new_null;
+	Datum		old = Column(trigger, trigger->tg_trigtuple, name, &old_null);
+	Datum		new = Column(trigger, trigger->tg_newtuple, name, &new_null);
+	Form_pg_attribute att;
+	TypeCacheEntry *type;
+
+	if (old_null || new_null)
+		return old_null && new_null;
+	att = TupleDescAttr(desc, SPI_fnumber(desc, name) - 1);
+	type = lookup_type_cache(att->atttypid, TYPECACHE_EQ_OPR_FINFO);
+	return DatumGetBool(FunctionCall2Coll(&type->eq_opr_finfo,
+										  att->attcollation, old, new));
+}
+
+/* Runs a statement that returns a row for yes, by what is committed now. */
+static bool
+Ask(OwnerQuery *query, Datum *args)
+{
+	QueryScope	scope;
+	bool		yes;
+
+	QueryBegin(&scope);
+	yes = QueryRunLatest(query, args, NULL) > 0;
+	QueryEnd(&scope);
+	return yes;
+}
+
+/*
+ * Take "n" units out of the shared stock until commit; limit is the quota as
+ * this transaction sees it before.  False where so many are not free.
+ */
+static bool
+TakeOut(int64 template_id, int64 limit, int64 n)
+{
+	CacheKey	key;
+	StockResult result = STOCK_CHANGED;
+
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	while (result == STOCK_CHANGED)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!TemplateLoad(template_id, false))
+			return true;		/* nobody else sees it: nothing is issued */
+		TemplateLockLoader(template_id, ExclusiveLock);
+		result = StockLower(&key, limit, n);
+		TemplateUnlockLoader(template_id, ExclusiveLock);
+	}
+	return result == STOCK_OK;
+}
+
+/* Whether this transaction holds all units of a template already. */
+static bool
+IsTakenOut(int64 template_id, int64 quota)
+{
+	CacheKey	key;
+	StockNumbers numbers;
+
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	return StockRead(&key, &numbers) && numbers.own_lowered >= quota;
+}
+
+/* Counts from the tables, for a template that is not in shared memory. */
+static int64
+IssuedByTables(int64 template_id)
+{
+	CountSnapshot count;
+	TemplateRow row;
+	int64		issued = 0;
+
+	CountSnapshotTake(&count);
+	if (TemplateReadRow(template_id, count.snapshot, &row))
+		issued = TemplateCountIssued(template_id, &row, count.snapshot);
+	CountSnapshotRelease(&count);
+	return issued;
+}
+
+/*
+ * Lower what this database may issue of a template from old to new units, or
+ * raise VC006.
+ */
+static void
+LowerQuota(int64 template_id, int64 old_quota, int64 new_quota)
+{
+	bool		enough;
+
+	if (new_quota >= old_quota)
+		return;
+	if (CacheIsAttached() && !JournalHas(JOURNAL_CREATED, template_id))
+		enough = new_quota >= 0 &&
+			TakeOut(template_id, old_quota, old_quota - new_quota);
+	else
+		enough = IssuedByTables(template_id) <= new_quota;
+	if (!enough)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BELOW_ISSUED),
+				 errmsg("stock of template %lld cannot fall to %lld: more have been issued",
+						(long long) template_id, (long long) new_quota),
+				 errhint("SELECT coupon_stock_left(%lld) tells how much is free; set status to 'offline' to stop the sale.",
+						 (long long) template_id)));
+}
+
+/*
+ * Make sure that nothing was issued and nothing is before the commit, or raise
+ * VC007 for the act named.
+ */
+static void
+RequireUntouched(int64 template_id, int64 quota, const char *act,
+				 const char *hint)
+{
+	Datum		arg = Int64GetDatum(template_id);
+	bool		untouched = !Ask(&any_coupon_of_template, &arg);
+
+	if (untouched && CacheIsAttached() &&
+		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0 &&
+		!IsTakenOut(template_id, quota))
+		untouched = TakeOut(template_id, quota, quota);
+	if (!untouched)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("cannot %s template %lld: coupons of it have been issued",
+						act, (long long) template_id),
+				 errhint("%s", hint)));
+}
+
+/* The part of a template's total that is this database's own. */
+static int64
+OwnQuota(int64 template_id, int64 total)
+{
+	CountSnapshot count;
+	TemplateRow row;
+	int64		others = 0;
+
+	if (total == CACHE_UNLIMITED)
+		return CACHE_UNLIMITED;
+	CountSnapshotTake(&count);
+	if (TemplateReadRow(template_id, count.snapshot, &row))
+		others = row.others;
+	CountSnapshotRelease(&count);
+	return total - others;
+}
+
+static void
+GuardTemplateUpdate(TriggerData *trigger, int64 id)
+{
+	int64		old_total = ColumnInt8(trigger, trigger->tg_trigtuple,
+									   "total_stock", CACHE_UNLIMITED);
+	int64		new_total = ColumnInt8(trigger, trigger->tg_newtuple,
+									   "total_stock", CACHE_UNLIMITED);
+
+	for (int i = 0; i < lengthof(frozen_columns); i++)
+	{
+		if (SameColumn(trigger, frozen_columns[i]))
+			continue;
+		RequireUntouched(id, OwnQuota(id, old_total),
+						 psprintf("change \"%s\" of", frozen_columns[i]),
+						 "What a coupon is worth is fixed once one was issued: create a new template.");
+		return;					/* it has taken out all: lowering is covered */
+	}
+	if (new_total < old_total)
+		LowerQuota(id, OwnQuota(id, old_total), OwnQuota(id, new_total));
+}
+
+/* The new row with updated_at set. */
+static HeapTuple
+StampUpdate(TriggerData *trigger)
+{
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	int			column = SPI_fnumber(desc, "updated_at");
+	Datum		now = TimestampTzGetDatum(GetCurrentStatementStartTimestamp());
+	bool		null = false;
+
+	return heap_modify_tuple_by_cols(trigger->tg_newtuple, desc, 1, &column,
+									 &now, &null);
+}
+
+static void
+GuardTemplateTruncate(Oid relation)
+{
+	QueryScope	scope;
+
+	if (!IsReplica())
+	{
+		QueryBegin(&scope);
+		QueryRun(&lock_coupons, NULL, NULL);	/* waits for open claims */
+		QueryEnd(&scope);
+		if (Ask(&any_coupon, NULL))
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+					 errmsg("cannot truncate \"coupon_template\": coupons have been issued"),
+					 errhint("Truncate user_coupon, coupon_stock and coupon_watermark first.")));
+	}
+	JournalAddChange(JOURNAL_CHANGED, relation, JOURNAL_ALL_TEMPLATES);
+	JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+}
+
+/*
+ * A shop must not get another's reminders by the id of a template that was deleted.
+ * Others see them anyhow, and a restore may fill the tables in any order.
+ */
+static void
+RefuseUsedId(int64 id)
+{
+	Datum		arg = Int64GetDatum(id);
+
+	if (Ask(&any_reminder_of_template, &arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("the id %lld was that of a template that users wait for", (long long) id),
+				 errhint("Leave the id to its default.")));
+}
+
+/* A row is stored, whatever other triggers have made of it. */
+static Datum
+NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
+{
+	int64		stored = ColumnInt8(trigger, RowToReturn(trigger), "id", 0);
+
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+	{
+		if (!IsReplica() && RoleIsBound())
+			RefuseUsedId(id);
+		IdObserve(id);
+		JournalAddChange(JOURNAL_CREATED, relation, id);
+	}
+	else if (stored != id && !IsReplica())
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("the id of template %lld cannot be changed", (long long) id)));
+	return PointerGetDatum(NULL);
+}
+
+/*
+ * coupon_template_guard(): on coupon_template, AFTER INSERT and UPDATE, BEFORE
+ * UPDATE and DELETE for each row, BEFORE TRUNCATE.
+ */
+Datum
+coupon_template_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = GetTrigger(fcinfo);
+	Oid			relation = RelationGetRelid(trigger->tg_relation);
+	int64		id;
+
+	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
+	{
+		GuardTemplateTruncate(relation);
+		return PointerGetDatum(NULL);
+	}
+
+	id = ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0);
+	if (TRIGGER_FIRED_AFTER(trigger->tg_event))
+		return NoteTemplate(trigger, relation, id);
+	if (!IsReplica())
+	{
+		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+			GuardTemplateUpdate(trigger, id);
+		else
+			RequireUntouched(id, OwnQuota(id, ColumnInt8(trigger, trigger->tg_trigtuple,
+														 "total_stock", CACHE_UNLIMITED)),
+							 "delete", "Set its status to 'offline' instead.");
+	}
+	/* Only now: what was loaded above is what everybody sees. */
+	JournalAddChange(JOURNAL_CHANGED, relation, id);
+	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica() ?
+						   StampUpdate(trigger) : RowToReturn(trigger));
+}
+
+static int32
+ColumnInt4(TriggerData *trigger, HeapTuple tuple, const char *name)
+{
+	bool		isnull;
+
+	return DatumGetInt32(Column(trigger, tuple, name, &isnull));
+}
+
+static bool
+HasStockRow(TriggerData *trigger, HeapTuple tuple)
+{
+	Datum		args[2];
+
+	args[0] = Int64GetDatum(ColumnInt8(trigger, tuple, "template_id", 0));
+	args[1] = Int32GetDatum(ColumnInt4(trigger, tuple, "holder"));
+	return Ask(&stock_row, args);
+}
+
+/* Another holder gets n units of what this database may still issue. */
+static void
+GiveQuotaAway(int64 template_id, int64 n)
+{
+	CountSnapshot count;
+	TemplateRow row;
+	bool		found;
+
+	CountSnapshotTake(&count);
+	found = TemplateReadRow(template_id, count.snapshot, &row);
+	CountSnapshotRelease(&count);
+	if (found && row.quota != CACHE_UNLIMITED)
+		LowerQuota(template_id, row.quota, row.quota - n);
+}
+
+/*
+ * coupon_stock_guard(): on coupon_stock, BEFORE each row, and TRUNCATE.  What
+ * another holder gets, this database loses; a folded count changed by hand is
+ * counted again.
+ */
+Datum
+coupon_stock_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = GetTrigger(fcinfo);
+	Oid			relation = CatalogGet()->template_table;
+	bool		insert = TRIGGER_FIRED_BY_INSERT(trigger->tg_event);
+	bool		delete = TRIGGER_FIRED_BY_DELETE(trigger->tg_event);
+	HeapTuple	new;
+	int64		id;
+	int64		old_quota;
+	int64		new_quota;
+
+	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
+	{
+		JournalAddChange(JOURNAL_CHANGED, relation, JOURNAL_ALL_TEMPLATES);
+		JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+		return PointerGetDatum(NULL);
+	}
+	if (FoldIsRunning())
+		return PointerGetDatum(RowToReturn(trigger));
+
+	new = RowToReturn(trigger);
+	id = ColumnInt8(trigger, new, "template_id", 0);
+	old_quota = insert ? 0 : ColumnInt8(trigger, trigger->tg_trigtuple, "quota", 0);
+	new_quota = delete ? 0 : ColumnInt8(trigger, new, "quota", 0);
+	if (!IsReplica())
+	{
+		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) &&
+			!(SameColumn(trigger, "template_id") && SameColumn(trigger, "holder")))
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
+					 errhint("Delete the row and insert another.")));
+		/* An INSERT … ON CONFLICT that will be an UPDATE is left to that. */
+		if (new_quota > old_quota && !(insert && HasStockRow(trigger, new)))
+			GiveQuotaAway(id, new_quota - old_quota);
+	}
+	if (new_quota != old_quota)
+		JournalAddChange(JOURNAL_CHANGED, relation, id);
+	if (ColumnInt4(trigger, new, "holder") == 0)
+		JournalAddChange(JOURNAL_RECOUNT, relation, id);
+	return PointerGetDatum(new);
+}
+
+/*
+ * coupon_watermark_guard(): on coupon_watermark, AFTER each statement.
+ */
+Datum
+coupon_watermark_guard(PG_FUNCTION_ARGS)
+{
+	(void) GetTrigger(fcinfo);
+	if (!FoldIsRunning())
+		JournalAddChange(JOURNAL_RECOUNT, CatalogGet()->template_table,
+						 JOURNAL_ALL_TEMPLATES);
+	return PointerGetDatum(NULL);
+}
+
+/* A row that is not folded is the only record of a unit issued. */
+static void
+RefuseUnfoldedDelete(int64 coupon_id)
+{
+	/* Read once per command: this transaction may fold, and roll that back. */
+	static int64 watermark = 0;
+	static TimestampTz transaction = 0;
+	static CommandId command = 0;
+	static SubTransactionId subtransaction = InvalidSubTransactionId;
+
+	if (transaction != GetCurrentTransactionStartTimestamp() ||
+		command != GetCurrentCommandId(false) ||
+		subtransaction != GetCurrentSubTransactionId())
+	{
+		watermark = FoldWatermark();
+		transaction = GetCurrentTransactionStartTimestamp();
+		command = GetCurrentCommandId(false);
+		subtransaction = GetCurrentSubTransactionId();
+	}
+	if (coupon_id > watermark)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_FOLDED),
+				 errmsg("coupon %lld has not been folded into the count of its stock",
+						(long long) coupon_id),
+				 errdetail("Deleting it now would give its unit back."),
+				 errhint("Run SELECT coupon_fold() first.")));
+}
+
+static bool
+IsSameStock(TriggerData *trigger)
+{
+	return SameColumn(trigger, "id") && SameColumn(trigger, "template_id") &&
+		SameColumn(trigger, "holder");
+}
+
+/* Which stock a coupon came from is settled when it is folded, or sooner. */
+static void
+RefuseOtherStock(TriggerData *trigger)
+{
+	bool		free_before,
+				free_after;
+
+	(void) Column(trigger, trigger->tg_trigtuple, "holder", &free_before);
+	(void) Column(trigger, trigger->tg_newtuple, "holder", &free_after);
+	if (free_before && free_after)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+			 errmsg("id, template and holder of coupon %lld cannot be changed: its stock is counted by them",
+					(long long) ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)),
+			 errhint("Revoke the coupon, and let the user claim another one.")));
+}
+
+/*
+ * Tell what shared memory knows of users: who will hold a row, before it is
+ * there (claimants.c), and that somebody may hold one less, at commit
+ * (holdings.c).
+ */
+static void
+NoteUsers(TriggerData *trigger)
+{
+	Oid			relation = CatalogGet()->template_table;
+	HeapTuple	new = RowToReturn(trigger);
+
+	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+		ClaimantsAdd(relation, ColumnInt8(trigger, new, "template_id", 0),
+					 ColumnInt8(trigger, new, "user_id", 0));
+	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		JournalAddChange(JOURNAL_FEWER, relation,
+						 ColumnInt8(trigger, trigger->tg_trigtuple,
+									"template_id", 0));
+}
+
+/*
+ * user_coupon_guard(): on user_coupon and each partition, BEFORE each row that
+ * is inserted, deleted, or changed in a column that counts, and TRUNCATE.
+ */
+Datum
+user_coupon_guard(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = GetTrigger(fcinfo);
+	HeapTuple	new;
+	Oid			relation;
+	bool		isnull;
+	int64		old_template;
+	int64		new_template;
+
+	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		NoteUsers(trigger);
+
+	/* A row of the claim path is counted already. */
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) && InsertIsRunning() &&
+		InsertIsOurs(ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0),
+					 ColumnInt8(trigger, trigger->tg_trigtuple, "user_id", 0),
+					 ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)))
+		return PointerGetDatum(trigger->tg_trigtuple);
+
+	relation = CatalogGet()->template_table;
+	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
+	{
+		JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+		return PointerGetDatum(NULL);
+	}
+
+	new = RowToReturn(trigger);
+	old_template = ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0);
+	new_template = ColumnInt8(trigger, new, "template_id", 0);
+	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
+	{
+		(void) Column(trigger, new, "holder", &isnull);
+		if (!isnull && !IsReplica())
+			RefuseUnfoldedDelete(ColumnInt8(trigger, new, "id", 0));
+		if (!isnull && IsReplica())
+			JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
+		return PointerGetDatum(new);
+	}
+
+	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
+	{
+		if (IsSameStock(trigger))
+			return PointerGetDatum(new);
+		if (!IsReplica())
+			RefuseOtherStock(trigger);
+		JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
+	}
+	IdObserve(ColumnInt8(trigger, new, "id", 0));
+	(void) Column(trigger, new, "holder", &isnull);
+	if (!isnull)
+		JournalAddChange(JOURNAL_RECOUNT, relation, new_template);
+	return PointerGetDatum(new);
+}

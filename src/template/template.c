@@ -1,0 +1,342 @@
+/*
+ * template.c
+ *		A coupon template as claims see it.
+ *
+ * The common case is a copy out of the shared cache, under a shared lock.  A
+ * template that this very transaction has changed is read from its row, as
+ * this transaction sees it, while its stock still comes from the shared
+ * counter, against the limit that the transaction sees.  A template that it
+ * has created is nobody else's yet: its own rows are its stock.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "base/catalog.h"
+#include "base/count_snapshot.h"
+#include "base/errors.h"
+#include "base/guc.h"
+#include "base/outcome.h"
+#include "stock/cache.h"
+#include "stock/journal.h"
+#include "template/template.h"
+
+StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
+				 "attributes of a template must fit an entry of the cache");
+
+/*
+ * TemplateRequirePreload raises VC001 where the library was not preloaded and
+ * VC002 on a standby: nothing can be claimed there.
+ */
+void
+TemplateRequirePreload(void)
+{
+	if (!CacheIsAttached())
+		GucRefuseNotPreloaded("coupons cannot be claimed");
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_IN_RECOVERY),
+				 errmsg("coupons cannot be claimed on a standby server"),
+				 errhint("Connect to the primary server.")));
+}
+
+/*
+ * What may be asked about users instead of looking at the tables.  The
+ * partition lock of the entry is held.
+ */
+static void
+CopyKnowledge(TemplateView *view, const CacheEntry *entry)
+{
+	view->claimants = entry->claimants;
+	view->holdings = entry->holdings;
+}
+
+static void
+ForgetKnowledge(TemplateView *view)
+{
+	view->claimants = false;
+	view->holdings = 0;
+}
+
+/* Copy out of the cache; false where it has nothing fresh. */
+static bool
+FetchShared(TemplateView *view)
+{
+	LWLock	   *lock = CachePartitionLock(&view->key);
+	CacheEntry *entry;
+	bool		fresh;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	fresh = entry != NULL && entry->state == CACHE_READY && !entry->stale &&
+		!CacheCanRecount(entry);
+	if (fresh)
+	{
+		memcpy(&view->attrs, entry->payload, sizeof(view->attrs));
+		view->entry = entry;
+		view->generation = entry->generation;
+		view->quota = entry->quota;
+		view->issued = (int64) pg_atomic_read_u64(&entry->issued);
+		CopyKnowledge(view, entry);
+		pg_atomic_fetch_add_u64(&entry->lookups, 1);
+		if (pg_atomic_read_u32(&entry->usage) < 5)
+			pg_atomic_fetch_add_u32(&entry->usage, 1);
+	}
+	LWLockRelease(lock);
+	return fresh;
+}
+
+/* Read the row as this transaction sees it. */
+static bool
+FetchOwn(TemplateView *view)
+{
+	CountSnapshot count;
+	TemplateRow row;
+	bool		found;
+
+	CountSnapshotTake(&count);
+	found = TemplateReadRow(view->key.template_id, count.snapshot, &row);
+	if (found)
+	{
+		view->attrs = row.attrs;
+		view->quota = row.quota;
+		view->generation = 0;
+		view->issued = 0;
+		ForgetKnowledge(view);
+		if (view->origin == TEMPLATE_OWN_CREATED)
+			view->issued = TemplateCountIssued(view->key.template_id, &row,
+											   count.snapshot);
+	}
+	CountSnapshotRelease(&count);
+	return found;
+}
+
+static bool
+FetchOwnChanged(TemplateView *view)
+{
+	StockNumbers numbers;
+
+	if (!FetchOwn(view))
+		return false;
+	while (!StockRead(&view->key, &numbers))
+	{
+		if (!TemplateLoad(view->key.template_id, false))
+			return false;
+	}
+	view->issued = numbers.issued - numbers.own_lowered;
+	return true;
+}
+
+/*
+ * TemplateFetch returns the template as it is for this transaction now; false
+ * where there is none.
+ */
+bool
+TemplateFetch(int64 template_id, TemplateView *view)
+{
+	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
+
+	/* A load may find out that the template is this transaction's own. */
+	for (;;)
+	{
+		if (unlikely(JournalHas(JOURNAL_CREATED, template_id)))
+		{
+			view->origin = TEMPLATE_OWN_CREATED;
+			return FetchOwn(view);
+		}
+		if (unlikely(JournalHas(JOURNAL_CHANGED, template_id)))
+		{
+			view->origin = TEMPLATE_OWN_CHANGED;
+			return FetchOwnChanged(view);
+		}
+
+		view->origin = TEMPLATE_SHARED;
+		if (FetchShared(view))
+			return true;
+		if (!TemplateLoad(template_id, false))
+		{
+			CacheCountEvent(CACHE_EVENT_UNKNOWN);
+			return false;
+		}
+	}
+}
+
+/*
+ * TemplateJudge tells whether the template can be had at that moment by a verb
+ * that may give this set of templates: OUTCOME_OK, or the code that refuses.
+ */
+int
+TemplateJudge(const TemplateView *view, int open_to, TimestampTz now)
+{
+	const TemplateAttrs *attrs = &view->attrs;
+
+	if (attrs->status != TEMPLATE_PUBLISHED)
+		return OUTCOME_NOT_PUBLISHED;
+	if ((TEMPLATE_OPEN_TO(attrs->open_to) & open_to) == 0)
+		return OUTCOME_NOT_CLAIMABLE;
+	if (now >= attrs->receive_end || (attrs->has_use_end && now >= attrs->use_end))
+		return OUTCOME_ENDED;
+	if (now < attrs->receive_start)
+		return OUTCOME_NOT_STARTED;
+	return OUTCOME_OK;
+}
+
+/*
+ * TemplateUseWindow tells when a coupon received at that moment can be used.
+ */
+void
+TemplateUseWindow(const TemplateView *view, TimestampTz now,
+				  TimestampTz *use_start, TimestampTz *use_end)
+{
+	const TemplateAttrs *attrs = &view->attrs;
+
+	*use_start = attrs->use_start == DT_NOBEGIN ? now : attrs->use_start;
+	*use_end = attrs->use_end;
+	if (!attrs->has_use_end)
+		*use_end =
+			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+													TimestampTzGetDatum(now),
+													IntervalPGetDatum(&attrs->use_validity)));
+	/* Months and days of opposite sign may add up to nothing. */
+	if (*use_end <= *use_start)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a coupon of template %lld would end before it can be used",
+						(long long) view->key.template_id),
+				 errhint("Correct use_validity of the template.")));
+}
+
+/*
+ * TemplatePeek fills in of a view what may be asked about users, and loads
+ * nothing.
+ */
+void
+TemplatePeek(int64 template_id, TemplateView *view)
+{
+	LWLock	   *lock;
+	CacheEntry *entry;
+
+	CacheMakeKey(&view->key, CatalogGet()->template_table, template_id);
+	lock = CachePartitionLock(&view->key);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&view->key);
+	if (entry != NULL)
+		CopyKnowledge(view, entry);
+	else
+		ForgetKnowledge(view);
+	LWLockRelease(lock);
+}
+
+/*
+ * TemplateReserve reserves up to "want" units for this transaction and returns
+ * STOCK_OK with their number, or STOCK_EMPTY; STOCK_CHANGED: fetch again;
+ * STOCK_CLOSED, STOCK_RECOUNT: TemplateWait first.
+ */
+StockResult
+TemplateReserve(const TemplateView *view, int64 want, int64 *got)
+{
+	switch (view->origin)
+	{
+		case TEMPLATE_OWN_CREATED:
+			*got = Max(Min(want, view->quota - view->issued), 0);
+			return *got > 0 ? STOCK_OK : STOCK_EMPTY;
+		case TEMPLATE_OWN_CHANGED:
+			return StockReserveUpTo(&view->key, view->quota, want, true, got);
+		case TEMPLATE_SHARED:
+			break;
+	}
+	return StockReserve(&view->key, view->generation, want, true, got);
+}
+
+/*
+ * TemplateWait waits until the gate has been opened, or counts the coupons
+ * again when that is due.  The caller has no user locked.
+ */
+void
+TemplateWait(const TemplateView *view, StockResult reason)
+{
+	int64		template_id = view->key.template_id;
+
+	if (reason == STOCK_CLOSED)
+	{
+		/* The owner of the gate holds the loader lock as long. */
+		TemplateLockLoader(template_id, ShareLock);
+		TemplateUnlockLoader(template_id, ShareLock);
+	}
+	else
+		(void) TemplateLoad(template_id, true);
+}
+
+/*
+ * TemplateCountRefusals counts refusals by outcome code, for coupon_stat.  It
+ * takes no lock: at worst a refusal is counted for a template that has just
+ * taken the entry over.
+ */
+void
+TemplateCountRefusals(const TemplateView *view, int code, int64 n)
+{
+	Assert(code > 0 && code < CACHE_CODES);
+	if (view->origin == TEMPLATE_SHARED &&
+		view->entry->generation == view->generation)
+		pg_atomic_fetch_add_u64(&view->entry->refused[code], n);
+}
+
+/*
+ * TemplateRecount counts the coupons of a template again, with its gate closed
+ * until all open claims have ended; false where there is no such template.
+ */
+bool
+TemplateRecount(int64 template_id)
+{
+	CacheKey	key;
+	LWLock	   *lock;
+	CacheEntry *entry;
+	bool		own;
+
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	lock = CachePartitionLock(&key);
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(&key);
+	own = entry != NULL && JournalUnits(entry) > 0;
+	LWLockRelease(lock);
+	if (own || JournalHas(JOURNAL_CREATED, template_id) ||
+		JournalHas(JOURNAL_RECOUNT, template_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("cannot recount template %lld in a transaction that has claimed or changed its coupons",
+						(long long) template_id),
+				 errhint("Commit first.")));
+	return TemplateLoad(template_id, true);
+}
+
+/*
+ * TemplateFetchAnywhere is TemplateFetch for readers: on a standby, or without
+ * shared memory, the template is read and its coupons counted from the tables.
+ */
+bool
+TemplateFetchAnywhere(int64 template_id, TemplateView *view)
+{
+	if (CacheIsAttached() && !RecoveryInProgress())
+		return TemplateFetch(template_id, view);
+
+	/* As one's own: counted by rows, nothing shared. */
+	view->origin = TEMPLATE_OWN_CREATED;
+	view->key.template_id = template_id;
+	return FetchOwn(view);
+}
+
+/*
+ * TemplateStockLeft returns what can still be claimed here (CACHE_UNLIMITED:
+ * no end).
+ */
+int64
+TemplateStockLeft(const TemplateView *view)
+{
+	if (view->quota == CACHE_UNLIMITED)
+		return CACHE_UNLIMITED;
+	return Max(view->quota - view->issued, 0);
+}
