@@ -3,7 +3,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use IPC::Run;
 use PostgreSQL::Test::Cluster;

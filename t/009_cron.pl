@@ -4,7 +4,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

@@ -3,7 +3,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use IO::Uncompress::Unzip;
 use PostgreSQL::Test::Cluster;

@@ -5,7 +5,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -17,8 +17,8 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 # A module with the function, names, and a certificate.
 sub run_ok { my ($what, @command) = @_; my $out; IPC::Run::run(\@command, '>', \$out, '2>&1') or die "$what: $out"; return; }
 chomp(my $include = `pg_config --includedir-server`);
-run_ok('module', 'cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-I.', "-I$include", 't/transfer_test.c', '-o', "$dir/transfer_test.so");
-run_ok('names', 'cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', 't/transfer_test_names.c', '-o', "$dir/names.so", '-ldl');
+run_ok('module', 'cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', '-I.', "-I$include", 't/lib/transfer_test.c', '-o', "$dir/transfer_test.so");
+run_ok('names', 'cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', 't/lib/transfer_test_names.c', '-o', "$dir/names.so", '-ldl');
 run_ok('certificate', 'openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2', '-subj', '/CN=test',
 	'-addext', 'subjectAltName=DNS:localhost,DNS:mail.test,IP:127.0.0.1', '-keyout', "$dir/key", '-out', "$dir/cert");
 

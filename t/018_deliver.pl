@@ -4,7 +4,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use DeliverTest;
 use Digest::SHA qw(hmac_sha256_base64);

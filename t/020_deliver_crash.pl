@@ -6,7 +6,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use DeliverTest;
 use PostgreSQL::Test::Cluster;

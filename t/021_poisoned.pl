@@ -4,7 +4,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use IO::Socket::INET;
 use POSIX ();

@@ -3,7 +3,7 @@
 
 use strict;
 use warnings FATAL => 'all';
-use lib 't';
+use lib 't/lib';
 use CouponTest;
 use DeliverTest;
 use File::Temp ();
@@ -13,7 +13,7 @@ use Test::More;
 my $dir = File::Temp->newdir;
 chmod 0755, $dir;
 my $back = "$dir/back";
-system('cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', 't/clock_test.c', '-o', "$dir/clock.so", '-ldl') == 0
+system('cc', '-shared', '-fPIC', '-O2', '-Wall', '-Werror', 't/lib/clock_test.c', '-o', "$dir/clock.so", '-ldl') == 0
 	or BAIL_OUT('cannot compile t/clock_test.c');
 
 my ($node, $receiver);

@@ -19,7 +19,7 @@ run_lua() {
     local socket=$WORK/$1.sock clients=$2 sha requests claims
 
     load_redis "$socket"
-    sha=$(redis-cli -s "$socket" SCRIPT LOAD "$(< "$BENCH/receive_coupon.lua")")
+    sha=$(redis-cli -s "$socket" SCRIPT LOAD "$(< "$BENCH/lib/receive_coupon.lua")")
     requests=$(awk -v x="${LAST_RATE[$1]:-10000}" -v s="$SECONDS_EACH" 'BEGIN {print int(x * s)}')
     redis-benchmark -s "$socket" -c "$clients" -n "$requests" -r 2000000000 -q \
         EVALSHA "$sha" 3 'coupon:{1}' 'coupon:{1}:users' 'coupon:{1}:claims' __rand_int__ \

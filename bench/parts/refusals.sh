@@ -22,7 +22,7 @@ make_nothing() {
     local pg_config=${PG_CONFIG:-pg_config}
 
     "${CC:-cc}" -O2 -fPIC -shared -I"$("$pg_config" --includedir-server)" \
-        -o "$WORK/nothing.so" "$BENCH/nothing.c" || die "cannot compile $BENCH/nothing.c"
+        -o "$WORK/nothing.so" "$BENCH/lib/nothing.c" || die "cannot compile $BENCH/lib/nothing.c"
     query "CREATE FUNCTION bench_nothing(template_id bigint, user_id bigint,
                                          request_id text DEFAULT NULL, source text DEFAULT 'center')
            RETURNS SETOF coupon_receive_row LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1

@@ -196,7 +196,7 @@ run_remind_raw_hundred() {
 }
 
 make_raw_curl() {
-    "${CC:-cc}" -O2 -o "$WORK/raw_curl" "$BENCH/raw_curl.c" -lcurl || die "cannot compile $BENCH/raw_curl.c"
+    "${CC:-cc}" -O2 -o "$WORK/raw_curl" "$BENCH/lib/raw_curl.c" -lcurl || die "cannot compile $BENCH/lib/raw_curl.c"
 }
 
 # What a push weighs, by its preview.

@@ -117,7 +117,7 @@ ClaimUnlessKeptOut(PutOffClaim *claim)
  * Claim for the user of a line.  An answer that concerns the template as a
  * whole refuses the line no more than its batch.
  */
-static DistributeResult
+static StepResult
 ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 {
 	char		request_id[TASK_REQUEST_ID];
@@ -126,7 +126,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 
 	*code = OUTCOME_NOT_FOUND;
 	if (!TemplateFetch(task->template_id, &view) || !TaskOwnsTemplate(task, &view))
-		return DISTRIBUTE_REFUSED;
+		return STEP_REFUSED;
 	TaskRequestId(task, request_id);
 	claim.request.template_id = task->template_id;
 	claim.request.request_id = request_id;
@@ -137,7 +137,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	if (!ClaimUnlessKeptOut(&claim))
 	{
 		SettlePutOff(task, line, LINE_INVALID_USER_ID);
-		return DISTRIBUTE_DONE;
+		return STEP_MORE;
 	}
 	*code = claim.result.code;
 	switch (claim.result.code)
@@ -145,22 +145,22 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 		case OUTCOME_OK:
 			/* Repeated: the coupon is that of another line of the file. */
 			SettlePutOff(task, line, claim.result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
-			return DISTRIBUTE_DONE;
+			return STEP_MORE;
 		case OUTCOME_OVER_LIMIT:
 			SettlePutOff(task, line, LINE_ALREADY_RECEIVED);
-			return DISTRIBUTE_DONE;
+			return STEP_MORE;
 		case OUTCOME_OUT_OF_STOCK:
 			SettlePutOff(task, line, LINE_OUT_OF_STOCK);
-			return DISTRIBUTE_DONE;
+			return STEP_MORE;
 	}
-	return DISTRIBUTE_REFUSED;
+	return STEP_REFUSED;
 }
 
 /*
  * Handle a line, unless its user still has a claim open, or another runner is
  * at it.
  */
-static DistributeResult
+static StepResult
 TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *code)
 {
 	Datum		args[2];
@@ -171,12 +171,12 @@ TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *co
 	if (TransactionIdIsValid(found.xid))
 	{
 		*open = found;
-		return DISTRIBUTE_WAIT;
+		return STEP_WAIT;
 	}
 	args[0] = Int64GetDatum(task->id);
 	args[1] = Int64GetDatum(line->row_num);
 	if (QueryRun(&lock_put_off, args, NULL) == 0)
-		return DISTRIBUTE_BUSY;
+		return STEP_BUSY;
 	return ClaimPutOff(task, line, code);
 }
 
@@ -202,14 +202,14 @@ ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
 }
 
 /*
- * DistributePutOff handles one line that was put off.  DISTRIBUTE_WAIT: the
+ * DistributePutOff handles one line that was put off.  STEP_WAIT: the
  * users of all that are left have claims open, "open" is one of them;
- * DISTRIBUTE_BUSY: others are at those that have not.
+ * STEP_BUSY: others are at those that have not.
  */
-DistributeResult
+StepResult
 DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 {
-	DistributeResult result = DISTRIBUTE_NOTHING;
+	StepResult result = STEP_LAST;
 	PutOffLine	lines[PAGE];
 	QueryScope	scope;
 	int64		last = 0;
@@ -221,15 +221,15 @@ DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 		n = ListPutOff(task, last, lines);
 		for (int i = 0; i < n; i++)
 		{
-			DistributeResult one = TryPutOff(task, &lines[i], open, code);
+			StepResult one = TryPutOff(task, &lines[i], open, code);
 
 			last = lines[i].row_num;
-			if (one == DISTRIBUTE_DONE || one == DISTRIBUTE_REFUSED)
+			if (one == STEP_MORE || one == STEP_REFUSED)
 			{
 				QueryEnd(&scope);
 				return one;
 			}
-			if (one == DISTRIBUTE_BUSY || result == DISTRIBUTE_NOTHING)
+			if (one == STEP_BUSY || result == STEP_LAST)
 				result = one;
 		}
 	} while (n == PAGE);

@@ -45,16 +45,6 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define JOB_PAUSE_MS 1000
 #define JOB_LONGEST_MS (60 * 1000)
 
-typedef enum StepResult
-{
-	STEP_MORE,					/* there is more to do */
-	STEP_WAIT,					/* for the claim in "open" */
-	STEP_BUSY,					/* others are at what is left */
-	STEP_REFUSED,				/* the template gives nothing: see "code" */
-	STEP_LAST,					/* all lines are handled: FinishTask */
-	STEP_OVER					/* the task is not running */
-} StepResult;
-
 /* A task that is due; the list is ordered by these. */
 typedef struct DueTask
 {
@@ -177,7 +167,7 @@ static StepResult
 RunStep(int64 task_id, Step *step)
 {
 	Task		task;
-	DistributeResult result;
+	StepResult result;
 
 	CommitWithoutWaiting();
 	step->code = OUTCOME_OK;
@@ -202,33 +192,17 @@ RunStep(int64 task_id, Step *step)
 		return STEP_OVER;
 
 	result = DistributeBatch(&task, step->alone, &step->code);
-	if (result == DISTRIBUTE_NOTHING || result == DISTRIBUTE_BUSY)
+	if (result == STEP_LAST || result == STEP_BUSY)
 	{
-		DistributeResult late = DistributePutOff(&task, &step->open, &step->code);
+		StepResult	late = DistributePutOff(&task, &step->open, &step->code);
 
-		if (result == DISTRIBUTE_NOTHING || late == DISTRIBUTE_DONE)
+		if (result == STEP_LAST || late == STEP_MORE)
 			result = late;
 	}
-	switch (result)
-	{
-		case DISTRIBUTE_ALONE:
-			step->alone = true;
-			return STEP_MORE;
-		case DISTRIBUTE_DIVIDED:
-			step->alone = false;
-			return STEP_MORE;
-		case DISTRIBUTE_DONE:
-			return STEP_MORE;
-		case DISTRIBUTE_WAIT:
-			return STEP_WAIT;
-		case DISTRIBUTE_BUSY:
-			return STEP_BUSY;
-		case DISTRIBUTE_REFUSED:
-			return STEP_REFUSED;
-		case DISTRIBUTE_NOTHING:
-			break;
-	}
-	return STEP_LAST;
+	if (result != STEP_ALONE && result != STEP_DIVIDED)
+		return result;
+	step->alone = result == STEP_ALONE;
+	return STEP_MORE;
 }
 
 /*
@@ -322,6 +296,8 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 		case STEP_MORE:
 			PaceSleep(PaceEnd(&step->pace));
 			break;
+		case STEP_ALONE:		/* RunStep returns neither of these */
+		case STEP_DIVIDED:
 		case STEP_OVER:
 			return;
 	}

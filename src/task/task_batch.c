@@ -448,26 +448,26 @@ HandleBatch(Batch *batch)
 }
 
 /* What to do about a batch for which the stock may not suffice. */
-static DistributeResult
+static StepResult
 GoInFileOrder(const Batch *batch)
 {
 	if (!batch->alone)
-		return DISTRIBUTE_ALONE;
+		return STEP_ALONE;
 	if (batch->part.in_file_order || !SectionPutInFileOrder(&batch->part))
-		return DISTRIBUTE_BUSY;
-	return DISTRIBUTE_DIVIDED;
+		return STEP_BUSY;
+	return STEP_DIVIDED;
 }
 
 /*
  * DistributeBatch handles the next batch of a task, which is locked: for update
  * if the caller is alone, else for share.
  */
-DistributeResult
+StepResult
 DistributeBatch(const Task *task, bool alone, int *code)
 {
 	Batch		batch = {0};
 	QueryScope	scope;
-	DistributeResult result = DISTRIBUTE_DONE;
+	StepResult result = STEP_MORE;
 
 	batch.task = task;
 	batch.alone = alone;
@@ -479,7 +479,7 @@ DistributeBatch(const Task *task, bool alone, int *code)
 
 		SectionForget(task->id);
 		result = QueryRun(&any_undone, &task_id, NULL) > 0 ?
-			DISTRIBUTE_BUSY : DISTRIBUTE_NOTHING;
+			STEP_BUSY : STEP_LAST;
 	}
 	else
 	{
@@ -487,7 +487,7 @@ DistributeBatch(const Task *task, bool alone, int *code)
 		if (*code == NOT_ENOUGH)
 			result = GoInFileOrder(&batch);
 		else if (*code != OUTCOME_OK)
-			result = DISTRIBUTE_REFUSED;
+			result = STEP_REFUSED;
 	}
 	QueryEnd(&scope);
 	return result;

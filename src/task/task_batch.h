@@ -8,19 +8,21 @@
 #include "store/rows.h"
 #include "task/task.h"
 
-typedef enum DistributeResult
+/* What came of a step of a task: a batch, or a line that was put off. */
+typedef enum StepResult
 {
-	DISTRIBUTE_DONE,			/* some lines were handled */
-	DISTRIBUTE_NOTHING,			/* no such lines are left */
-	DISTRIBUTE_BUSY,			/* others are at the lines that are left */
-	DISTRIBUTE_ALONE,			/* stock may not suffice: nobody else may run */
-	DISTRIBUTE_DIVIDED,			/* in the order of the file: others may run again */
-	DISTRIBUTE_WAIT,			/* a user's own claim is open */
-	DISTRIBUTE_REFUSED			/* the template gives nothing: see code */
-} DistributeResult;
+	STEP_MORE,					/* some lines were handled */
+	STEP_ALONE,					/* stock may not suffice: nobody else may run */
+	STEP_DIVIDED,				/* in the order of the file: others may run again */
+	STEP_WAIT,					/* for a user's own claim, in "open" */
+	STEP_BUSY,					/* others are at the lines that are left */
+	STEP_REFUSED,				/* the template gives nothing: see "code" */
+	STEP_LAST,					/* no lines are left */
+	STEP_OVER					/* the task is not running */
+} StepResult;
 
-extern DistributeResult DistributeBatch(const Task *task, bool alone, int *code);
-extern DistributeResult DistributePutOff(const Task *task, RowsOpenClaim *open,
+extern StepResult DistributeBatch(const Task *task, bool alone, int *code);
+extern StepResult DistributePutOff(const Task *task, RowsOpenClaim *open,
 										 int *code);
 extern void DistributeWaitForOthers(int64 task_id, bool alone);
 

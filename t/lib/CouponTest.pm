@@ -128,12 +128,12 @@ sub await_file
 	BAIL_OUT("$path does not appear");
 }
 
-# Start t/receiver.py; its ports are in {port}.
+# Start t/lib/receiver.py; its ports are in {port}.
 sub start_receiver
 {
 	my (@certificate) = @_;
 	my $dir = PostgreSQL::Test::Utils::tempdir();
-	my $handle = IPC::Run::start([ '/usr/bin/python3', 't/receiver.py', $dir, @certificate ],
+	my $handle = IPC::Run::start([ '/usr/bin/python3', 't/lib/receiver.py', $dir, @certificate ],
 		'<', \undef, '>', "$dir/out", '2>', "$dir/err");
 	push @processes, { handle => $handle, dir => $dir };
 	$processes[-1]{port} = decode_json(await_file("$dir/ports"));
