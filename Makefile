@@ -105,7 +105,7 @@ OBJS = \
 	src/template/template.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat tidy cron privileges
+PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat maintenance cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 
@@ -114,9 +114,9 @@ DATA_built = coupon--$(EXTVERSION).sql
 # library.  The last one has a name that PGXS does not know: those files start servers
 # of their own, and run in "make check" alone.
 REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet channel \
-	remind role stat task tidy tidy_task
+	remind role stat task maintenance maintenance_task
 ISOLATION = claim_race claim_levels stock_lower template_change fold_race ddl_race \
-	task_race remind_race tidy_race
+	task_race remind_race maintenance_race
 TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_claimants \
 	013_holdings 014_tidy 015_transfer 017_remind 018_deliver 019_mail \

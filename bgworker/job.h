@@ -7,6 +7,7 @@
 #define COUPON_JOB_H
 
 #include "datatype/timestamp.h"
+
 #include "base/commit_wakeup.h"
 
 /* Beside the reasons of commit_wakeup.h: what JobSocket gave is readable. */

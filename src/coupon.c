@@ -45,7 +45,7 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(ClaimantsShmemSize());
 	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
-	RequestAddinShmemSpace(PaceShmemSize());
+	RequestAddinShmemSpace(ThrottleShmemSize());
 	RequestAddinShmemSpace(WakeShmemSize());
 	RequestAddinShmemSpace(StatusShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
@@ -64,7 +64,7 @@ InitSharedMemory(void)
 	ClaimantsShmemInit();
 	HoldingsShmemInit();
 	IdShmemInit();
-	PaceShmemInit();
+	ThrottleShmemInit();
 	WakeShmemInit();
 	StatusShmemInit();
 	LWLockRelease(AddinShmemInitLock);

@@ -3,7 +3,7 @@
  *		What a process that delivers remembers of each channel: a copy of its
  *		row, places in flight, pace, and where and when to look into the queue.
  *
- * The copies are made anew by LaneLoadChannels, all at once.  A lane begins
+ * The copies are made anew by WindowLoadChannels, all at once.  A window begins
  * anew with the process; its pace also when the channel is changed, since it
  * may be another receiver.
  *
@@ -27,61 +27,61 @@
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define PORTION 2				/* that part of a window is worth a transaction */
 
-static Lane lanes[LANE_MOST];
+static ChannelWindow windows[WINDOW_MOST];
 static int	nlanes = 0;
 static MemoryContext channel_context = NULL;	/* of the copies of channels */
 
 /*
- * LaneCount returns how many lanes there are.
+ * WindowCount returns how many windows there are.
  */
 int
-LaneCount(void)
+WindowCount(void)
 {
 	return nlanes;
 }
 
 /*
- * LaneAt returns a lane by its number, from 0.
+ * WindowAt returns a window by its number, from 0.
  */
-Lane *
-LaneAt(int number)
+ChannelWindow *
+WindowAt(int number)
 {
-	return &lanes[number];
+	return &windows[number];
 }
 
-static Lane *
-LaneOf(const char *name)
+static ChannelWindow *
+WindowOf(const char *name)
 {
 	for (int i = 0; i < nlanes; i++)
 	{
-		if (strcmp(lanes[i].name, name) == 0)
-			return &lanes[i];
+		if (strcmp(windows[i].name, name) == 0)
+			return &windows[i];
 	}
-	if (nlanes == LANE_MOST)
+	if (nlanes == WINDOW_MOST)
 		elog(ERROR, "too many channels");
-	memset(&lanes[nlanes], 0, sizeof(Lane));
-	strlcpy(lanes[nlanes].name, name, NAMEDATALEN);
-	RetryPaceInit(&lanes[nlanes].pace);
-	return &lanes[nlanes++];
+	memset(&windows[nlanes], 0, sizeof(ChannelWindow));
+	strlcpy(windows[nlanes].name, name, NAMEDATALEN);
+	RetryPaceInit(&windows[nlanes].pace);
+	return &windows[nlanes++];
 }
 
 static void
-SetChannel(Lane *lane, const LeaseChannel *channel)
+SetChannel(ChannelWindow *window, const LeaseChannel *channel)
 {
-	lane->channel = channel;
-	if (lane->version == channel->updated_at)
+	window->channel = channel;
+	if (window->version == channel->updated_at)
 		return;
 	/* It may be another receiver; what was learnt was of the last. */
-	lane->version = channel->updated_at;
-	RetryPaceInit(&lane->pace);
+	window->version = channel->updated_at;
+	RetryPaceInit(&window->pace);
 }
 
 /*
- * LaneLoadChannels copies the channels for mail, or all others, in a
+ * WindowLoadChannels copies the channels for mail, or all others, in a
  * transaction, and tells whether any for mail is switched on.
  */
 bool
-LaneLoadChannels(bool mail)
+WindowLoadChannels(bool mail)
 {
 	/* The transaction's, until it is known to be good. */
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "coupon channels",
@@ -97,7 +97,7 @@ LaneLoadChannels(bool mail)
 		MemoryContextDelete(channel_context);
 	channel_context = context;
 	for (int i = 0; i < nlanes; i++)
-		lanes[i].channel = NULL;
+		windows[i].channel = NULL;
 	foreach(lc, channels)
 	{
 		const LeaseChannel *channel = lfirst(lc);
@@ -106,91 +106,91 @@ LaneLoadChannels(bool mail)
 			continue;
 		any_mail |= channel->is_mail;
 		if (channel->is_mail == mail)
-			SetChannel(LaneOf(channel->name), channel);
+			SetChannel(WindowOf(channel->name), channel);
 	}
 	return any_mail;
 }
 
 static int
-Window(const Lane *lane)
+Places(const ChannelWindow *window)
 {
-	return (int) Min(lane->pace.window, lane->channel->max_in_flight);
+	return (int) Min(window->pace.window, window->channel->max_in_flight);
 }
 
 static int
-FreePlaces(const Lane *lane)
+FreePlaces(const ChannelWindow *window)
 {
-	return lane->channel == NULL ? 0 : Window(lane) - lane->in_flight;
+	return window->channel == NULL ? 0 : Places(window) - window->in_flight;
 }
 
 /*
- * LaneReadyAt returns when a lane may lease pushes for its free places;
+ * WindowReadyAt returns when a window may lease pushes for its free places;
  * DT_NOEND: not before one is free.
  */
 TimestampTz
-LaneReadyAt(const Lane *lane)
+WindowReadyAt(const ChannelWindow *window)
 {
-	if (FreePlaces(lane) <= 0)
+	if (FreePlaces(window) <= 0)
 		return DT_NOEND;
-	return Max(lane->look_at, lane->pace.not_before);
+	return Max(window->look_at, window->pace.not_before);
 }
 
 /*
- * LaneHasPortion tells whether the free places of a lane, at least one, are
+ * WindowHasPortion tells whether the free places of a window, at least one, are
  * worth a transaction of their own.
  */
 bool
-LaneHasPortion(const Lane *lane)
+WindowHasPortion(const ChannelWindow *window)
 {
-	return lane->in_flight == 0 || FreePlaces(lane) * PORTION >= Window(lane);
+	return window->in_flight == 0 || FreePlaces(window) * PORTION >= Places(window);
 }
 
 /* When to look again although nobody wakes us; "all" was looked at now. */
 static void
-PlanNextLook(Lane *lane, TimestampTz now, bool all)
+PlanNextLook(ChannelWindow *window, TimestampTz now, bool all)
 {
 	bool		any_due;
 	TimestampTz again;
 
-	lane->look_at = LeaseLookAhead(lane->name, all ? DT_NOBEGIN : now, &any_due);
-	again = TimestampTzPlusMilliseconds(lane->scanned_at, lane->rescan_pause + 1);
+	window->look_at = LeaseLookAhead(window->name, all ? DT_NOBEGIN : now, &any_due);
+	again = TimestampTzPlusMilliseconds(window->scanned_at, window->rescan_pause + 1);
 	/* Those due that we did not get are in flight, or another's for a while. */
 	if (!all || any_due)
-		lane->look_at = Min(lane->look_at, Max(again, now));
-	lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
+		window->look_at = Min(window->look_at, Max(again, now));
+	window->look_at = Min(window->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
 	/* What is committed out of order is found when all is looked at. */
-	lane->from = Max(lane->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
+	window->from = Max(window->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
 }
 
 /*
- * LaneTake leases as many pushes as a lane has free places, in a transaction;
+ * WindowTake leases as many pushes as a window has free places, in a transaction;
  * they live in the memory context given.
  */
 List *
-LaneTake(Lane *lane, MemoryContext context)
+WindowTake(ChannelWindow *window, MemoryContext context)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			free = FreePlaces(lane);
-	bool		all = TimestampDifferenceExceeds(lane->scanned_at, now,
-												 lane->rescan_pause);
+	int			free = FreePlaces(window);
+	bool		all = TimestampDifferenceExceeds(window->scanned_at, now,
+												 window->rescan_pause);
 	MemoryContext old;
 	List	   *pushes;
 
 	if (all)
 	{
-		lane->from = DT_NOBEGIN;
-		lane->scanned_at = now;
+		window->from = DT_NOBEGIN;
+		window->scanned_at = now;
 	}
 	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(lane->channel, free, &lane->from,
-					   TimestampTzPlusMilliseconds(now, lane->channel->timeout + LEASE_SLACK));
+	pushes = LeaseTake(window->channel, free, &window->from,
+					   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
 	if (list_length(pushes) == free)
-		lane->look_at = 0;
+		window->look_at = 0;
 	else
-		PlanNextLook(lane, now, all);
+		PlanNextLook(window, now, all);
 	if (all)
-		lane->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
+		window->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
 								 TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
 	return pushes;
 }

@@ -5,14 +5,15 @@
 #ifndef COUPON_CHANNEL_WINDOW_H
 #define COUPON_CHANNEL_WINDOW_H
 
-#include "notification/lease.h"
 #include "nodes/pg_list.h"
+
 #include "bgworker/delivery/retry.h"
+#include "notification/lease.h"
 
-#define LANE_MOST 8				/* there are five channels */
+#define WINDOW_MOST 8				/* there are five channels */
 
-/* A lane never moves and never goes away. */
-typedef struct Lane
+/* A window never moves and never goes away. */
+typedef struct ChannelWindow
 {
 	char		name[NAMEDATALEN];
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
@@ -23,13 +24,13 @@ typedef struct Lane
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	int			rescan_pause;	/* ms until that is to be done again */
 	TimestampTz look_at;		/* when the queue may have something for us */
-} Lane;
+} ChannelWindow;
 
-extern int	LaneCount(void);
-extern Lane *LaneAt(int number);
-extern bool LaneLoadChannels(bool mail);
-extern TimestampTz LaneReadyAt(const Lane *lane);
-extern bool LaneHasPortion(const Lane *lane);
-extern List *LaneTake(Lane *lane, MemoryContext context);
+extern int	WindowCount(void);
+extern ChannelWindow *WindowAt(int number);
+extern bool WindowLoadChannels(bool mail);
+extern TimestampTz WindowReadyAt(const ChannelWindow *window);
+extern bool WindowHasPortion(const ChannelWindow *window);
+extern List *WindowTake(ChannelWindow *window, MemoryContext context);
 
 #endif							/* COUPON_CHANNEL_WINDOW_H */

@@ -55,14 +55,14 @@
 /* A request in flight. */
 typedef struct Flight
 {
-	Lane	   *lane;
+	ChannelWindow	   *window;
 	int			tries;
 	TimestampTz version;		/* of the channel's row */
 	LeaseAnswer answer;			/* what is known of it so far */
 } Flight;
 
 static bool for_mail;
-static TimestampTz loaded_at = 0;	/* the lanes have copies of channels from then */
+static TimestampTz loaded_at = 0;	/* the windows have copies of channels from then */
 static MemoryContext flight_context = NULL; /* of flights and answers */
 
 static LeaseAnswer *answers = NULL; /* to be recorded */
@@ -88,7 +88,7 @@ DeliverInit(bool mail)
 static void
 LoadChannels(void)
 {
-	bool		any_mail = LaneLoadChannels(for_mail);
+	bool		any_mail = WindowLoadChannels(for_mail);
 
 	if (!for_mail)
 		WakeWantMailer(ProcessSlot(), any_mail);
@@ -116,16 +116,16 @@ NewAnswer(void)
 static void
 Land(Flight *flight, const TransferResult *result)
 {
-	Lane	   *lane = flight->lane;
+	ChannelWindow	   *window = flight->window;
 	LeaseAnswer *answer = NewAnswer();
 
 	*answer = flight->answer;
 	answer->gone = RetryJudge(result, for_mail, flight->tries, answer);
-	answer->channel = lane->name;
+	answer->channel = window->name;
 	answer->version = flight->version;
-	if (lane->channel != NULL)
-		RetryAdapt(&lane->pace, result, for_mail, lane->channel->max_in_flight);
-	lane->in_flight--;
+	if (window->channel != NULL)
+		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
+	window->in_flight--;
 	pfree(flight);
 }
 
@@ -150,15 +150,15 @@ AnswersDueAt(void)
 }
 
 /*
- * When a lane is worth a transaction; DT_NOEND: not before a place is free.  A
+ * When a window is worth a transaction; DT_NOEND: not before a place is free.  A
  * few places wait for the answers that are to be recorded, never for others.
  */
 static TimestampTz
-LaneDueAt(const Lane *lane)
+WindowDueAt(const ChannelWindow *window)
 {
-	TimestampTz ready = LaneReadyAt(lane);
+	TimestampTz ready = WindowReadyAt(window);
 
-	if (ready == DT_NOEND || nanswers == nheld || LaneHasPortion(lane))
+	if (ready == DT_NOEND || nanswers == nheld || WindowHasPortion(window))
 		return ready;
 	return Max(ready, AnswersDueAt());
 }
@@ -202,7 +202,7 @@ ForgetRecorded(void)
 /* What TakeIsolated asks for, and gets. */
 typedef struct Taking
 {
-	Lane	   *lane;
+	ChannelWindow	   *window;
 	MemoryContext context;
 	List	   *pushes;
 } Taking;
@@ -212,15 +212,15 @@ Take(void *arg)
 {
 	Taking	   *taking = arg;
 
-	taking->pushes = LaneTake(taking->lane, taking->context);
+	taking->pushes = WindowTake(taking->window, taking->context);
 	return true;
 }
 
-/* LaneTake, but an error is this lane's alone. */
+/* WindowTake, but an error is this window's alone. */
 static List *
-TakeIsolated(Lane *lane, MemoryContext context)
+TakeIsolated(ChannelWindow *window, MemoryContext context)
 {
-	Taking		taking = {lane, context, NIL};
+	Taking		taking = {window, context, NIL};
 	ErrorData  *error;
 	TimestampTz now;
 
@@ -228,10 +228,10 @@ TakeIsolated(Lane *lane, MemoryContext context)
 		return taking.pushes;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);	/* we are to leave */
-	StatusSetError(ProcessSlot(), psprintf("channel %s: %s", lane->name, error->message));
+	StatusSetError(ProcessSlot(), psprintf("channel %s: %s", window->name, error->message));
 	now = GetCurrentTimestamp();
-	lane->scanned_at = 0;
-	lane->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
+	window->scanned_at = 0;
+	window->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
 	careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
 	return NIL;
 }
@@ -323,7 +323,7 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 
 /* Send one push; whatever goes wrong is its own misfortune. */
 static void
-Send(Lane *lane, const LeasedPush *leased)
+Send(ChannelWindow *window, const LeasedPush *leased)
 {
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
@@ -342,14 +342,14 @@ Send(Lane *lane, const LeasedPush *leased)
 		return;
 	}
 	flight = MemoryContextAlloc(flight_context, sizeof(Flight));
-	flight->lane = lane;
+	flight->window = window;
 	flight->tries = leased->tries;
-	flight->version = lane->channel->updated_at;
+	flight->version = window->channel->updated_at;
 	flight->answer = known;
 	PG_TRY();
 	{
-		HandOver(lane->channel, leased, flight);
-		lane->in_flight++;
+		HandOver(window->channel, leased, flight);
+		window->in_flight++;
 	}
 	PG_CATCH();
 	{
@@ -363,8 +363,8 @@ Send(Lane *lane, const LeasedPush *leased)
 static void
 StartAnew(void)
 {
-	for (int i = 0; i < LaneCount(); i++)
-		LaneAt(i)->look_at = LaneAt(i)->scanned_at = 0;
+	for (int i = 0; i < WindowCount(); i++)
+		WindowAt(i)->look_at = WindowAt(i)->scanned_at = 0;
 	loaded_at = 0;
 }
 
@@ -374,7 +374,7 @@ Work(void)
 {
 	MemoryContext turn = CurrentMemoryContext;
 	TimestampTz now = GetCurrentTimestamp();
-	List	   *taken[LANE_MOST] = {NIL};
+	List	   *taken[WINDOW_MOST] = {NIL};
 	ListCell   *lc;
 
 	if (in_work)
@@ -390,14 +390,14 @@ Work(void)
 	Record(now < careful_until);
 	if (TimestampDifferenceExceeds(loaded_at, now, RELOAD_PAUSE))
 		LoadChannels();
-	for (int i = 0; i < LaneCount(); i++)
+	for (int i = 0; i < WindowCount(); i++)
 	{
-		Lane	   *lane = LaneAt(i);
+		ChannelWindow	   *window = WindowAt(i);
 
 		/* With all answers recorded, also those for whom few places are free. */
-		if (LaneReadyAt(lane) > now)
+		if (WindowReadyAt(window) > now)
 			continue;
-		taken[i] = now < careful_until ? TakeIsolated(lane, turn) : LaneTake(lane, turn);
+		taken[i] = now < careful_until ? TakeIsolated(window, turn) : WindowTake(window, turn);
 		foreach(lc, taken[i])
 		{
 			if (((LeasedPush *) lfirst(lc))->asynchronous)
@@ -410,10 +410,10 @@ Work(void)
 	in_work = false;
 	ForgetRecorded();
 
-	for (int i = 0; i < LaneCount(); i++)
+	for (int i = 0; i < WindowCount(); i++)
 	{
 		foreach(lc, taken[i])
-			Send(LaneAt(i), lfirst(lc));
+			Send(WindowAt(i), lfirst(lc));
 	}
 }
 
@@ -426,8 +426,8 @@ WorkDueAt(void)
 	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
 	due = Min(due, TimestampTzPlusMilliseconds(loaded_at, LONGEST_PAUSE));
 
-	for (int i = 0; i < LaneCount(); i++)
-		due = Min(due, LaneDueAt(LaneAt(i)));
+	for (int i = 0; i < WindowCount(); i++)
+		due = Min(due, WindowDueAt(WindowAt(i)));
 	return due;
 }
 
@@ -436,8 +436,8 @@ ForgetMoments(void)
 {
 	StartAnew();
 	first_answer_at = careful_until = 0;
-	for (int i = 0; i < LaneCount(); i++)
-		LaneAt(i)->pace.not_before = 0;
+	for (int i = 0; i < WindowCount(); i++)
+		WindowAt(i)->pace.not_before = 0;
 }
 
 /* Collect answers, work if it is time, and say when to come again. */
@@ -471,8 +471,8 @@ DeliverJob(bool woken)
 	if (woken)
 	{
 		loaded_at = 0;
-		for (int i = 0; i < LaneCount(); i++)
-			LaneAt(i)->look_at = 0;
+		for (int i = 0; i < WindowCount(); i++)
+			WindowAt(i)->look_at = 0;
 	}
 	return Turn();
 }

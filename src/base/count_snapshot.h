@@ -5,8 +5,9 @@
 #ifndef COUPON_COUNT_SNAPSHOT_H
 #define COUPON_COUNT_SNAPSHOT_H
 
-#include "base/catalog.h"
 #include "utils/snapshot.h"
+
+#include "base/catalog.h"
 
 typedef struct CountSnapshot
 {

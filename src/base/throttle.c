@@ -31,7 +31,7 @@
 #define WORTH_OF_A_CLAIM 200	/* us of a pause */
 #define LONGEST_PAUSE (INT64CONST(1000) * 1000) /* us */
 
-typedef union PaceSlot
+typedef union ThrottleSlot
 {
 	struct
 	{
@@ -39,28 +39,28 @@ typedef union PaceSlot
 		pg_atomic_uint64 work;	/* us that long jobs have taken */
 	}			count;
 	char		pad[PG_CACHE_LINE_SIZE];
-} PaceSlot;
+} ThrottleSlot;
 
-static PaceSlot *slots = NULL;	/* MaxBackends of them */
+static ThrottleSlot *slots = NULL;	/* MaxBackends of them */
 
 /*
- * PaceShmemSize returns the bytes that the counters need.
+ * ThrottleShmemSize returns the bytes that the counters need.
  */
 Size
-PaceShmemSize(void)
+ThrottleShmemSize(void)
 {
-	return mul_size(MaxBackends, sizeof(PaceSlot));
+	return mul_size(MaxBackends, sizeof(ThrottleSlot));
 }
 
 /*
- * PaceShmemInit attaches to the counters; AddinShmemInitLock is held.
+ * ThrottleShmemInit attaches to the counters; AddinShmemInitLock is held.
  */
 void
-PaceShmemInit(void)
+ThrottleShmemInit(void)
 {
 	bool		found;
 
-	slots = ShmemInitStruct("coupon pace", PaceShmemSize(), &found);
+	slots = ShmemInitStruct("coupon pace", ThrottleShmemSize(), &found);
 	for (int i = 0; !found && i < MaxBackends; i++)
 	{
 		pg_atomic_init_u64(&slots[i].count.claims, 0);
@@ -75,10 +75,10 @@ Add(pg_atomic_uint64 *mine, uint64 n)
 }
 
 /*
- * PaceCountClaims counts n users who ask for a coupon.  There is shared memory.
+ * ThrottleCountClaims counts n users who ask for a coupon.  There is shared memory.
  */
 void
-PaceCountClaims(int n)
+ThrottleCountClaims(int n)
 {
 	Add(&slots[CompatMyProcNumber()].count.claims, n);
 }
@@ -97,10 +97,10 @@ Count(uint64 *claims, uint64 *work)
 }
 
 /*
- * PaceBegin is called before each portion of a job.
+ * ThrottleBegin is called before each portion of a job.
  */
 void
-PaceBegin(Pace *pace)
+ThrottleBegin(Throttle *pace)
 {
 	if (slots == NULL)
 		return;
@@ -122,11 +122,11 @@ TimeFor(int64 work)
 }
 
 /*
- * PaceSleep pauses for so many microseconds.  The latch may be waited for by
+ * ThrottleSleep pauses for so many microseconds.  The latch may be waited for by
  * others: what it was set for is still to be done then.
  */
 void
-PaceSleep(int64 pause)
+ThrottleSleep(int64 pause)
 {
 	TimestampTz end = GetCurrentTimestamp() + pause;
 	bool		was_set = false;
@@ -147,13 +147,13 @@ PaceSleep(int64 pause)
 }
 
 /*
- * PaceEnd is called after each portion, and returns for how many microseconds
+ * ThrottleEnd is called after each portion, and returns for how many microseconds
  * to pause then, with nothing locked: 0 unless claims are being served.
  */
 int64
-PaceEnd(Pace *pace)
+ThrottleEnd(Throttle *pace)
 {
-	Pace		before = *pace;
+	Throttle		before = *pace;
 	TimestampTz now = GetCurrentTimestamp();
 	int64		took = Max(now - pace->begin, 0);
 	int64		pause;

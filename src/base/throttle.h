@@ -8,19 +8,19 @@
 #include "datatype/timestamp.h"
 
 /* Of one job; all zero at first. */
-typedef struct Pace
+typedef struct Throttle
 {
 	TimestampTz begin;			/* of its last portion */
 	bool		counted;		/* the rest is of the end of the one before */
 	uint64		claims;			/* served by other backends, ever */
 	uint64		work;			/* of all jobs, ever, us */
-} Pace;
+} Throttle;
 
-extern Size PaceShmemSize(void);
-extern void PaceShmemInit(void);
-extern void PaceCountClaims(int n);
-extern void PaceBegin(Pace *pace);
-extern int64 PaceEnd(Pace *pace);
-extern void PaceSleep(int64 pause);
+extern Size ThrottleShmemSize(void);
+extern void ThrottleShmemInit(void);
+extern void ThrottleCountClaims(int n);
+extern void ThrottleBegin(Throttle *pace);
+extern int64 ThrottleEnd(Throttle *pace);
+extern void ThrottleSleep(int64 pause);
 
 #endif							/* COUPON_THROTTLE_H */

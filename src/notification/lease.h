@@ -8,6 +8,7 @@
 
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
+
 #include "render/request.h"
 
 /* A text of coupon_message. */

@@ -6,6 +6,7 @@
 #define COUPON_OUTBOX_H
 
 #include "datatype/timestamp.h"
+
 #include "base/row_writer.h"
 
 /* Columns of coupon_notification and coupon_notification_history ... */

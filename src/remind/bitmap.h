@@ -14,9 +14,9 @@
 #define COUPON_BITMAP_H
 
 #include "fmgr.h"
+#include "port/pg_bitutils.h"
 
 #include "base/channel_names.h"
-#include "port/pg_bitutils.h"
 
 #define REMIND_CHANNELS CHANNELS
 #define REMIND_SLOTS 12			/* of a channel */

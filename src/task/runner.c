@@ -60,7 +60,7 @@ typedef struct Step
 	bool		patient;		/* wait for whoever has locked the task */
 	int32		attempts;		/* errors before this step */
 	TimestampTz submitted_at;	/* of the task, as it was then */
-	Pace		pace;
+	Throttle		pace;
 } Step;
 
 /* What TryStep is to do after which result, and what came of it. */
@@ -294,7 +294,7 @@ FollowUp(int64 task_id, StepResult result, Step *step)
 			FinishTask(task_id, true);
 			break;
 		case STEP_MORE:
-			PaceSleep(PaceEnd(&step->pace));
+			ThrottleSleep(ThrottleEnd(&step->pace));
 			break;
 		case STEP_ALONE:		/* RunStep returns neither of these */
 		case STEP_DIVIDED:
@@ -343,7 +343,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	while (result != STEP_OVER)
 	{
 		CHECK_FOR_INTERRUPTS();
-		PaceBegin(&step.pace);
+		ThrottleBegin(&step.pace);
 		result = RunStep(task_id, &step);
 		ProcedureNextTransaction();
 		FollowUp(task_id, result, &step);
@@ -459,16 +459,16 @@ RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms, int64 *pau
 
 		CHECK_FOR_INTERRUPTS();
 		next_transaction();
-		PaceBegin(&step.pace);
+		ThrottleBegin(&step.pace);
 		result = TryStep(task_id, result, &step);
 		if (result != STEP_MORE || alone != step.alone)
 			continue;			/* or the time might be up before anything is done */
 		next_transaction();
 		if (step.attempts > 0)
 			(void) RunFor(&forget_errors, task_id);
-		wanted = PaceEnd(&step.pace);
+		wanted = ThrottleEnd(&step.pace);
 		if (budget_ms == 0)
-			PaceSleep(wanted);
+			ThrottleSleep(wanted);
 		else if (wanted > 0 ||
 				 TimestampDifferenceExceeds(begin, GetCurrentTimestamp(), budget_ms))
 		{
