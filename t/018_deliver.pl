@@ -144,6 +144,41 @@ sql(q{DELETE FROM coupon_message});
 	is(ids_of(arrived('ok/index')), sorted($ids), 'index: each once');
 }
 
+# Row triggers BEFORE, on the queue, beside others who change and hold its rows.
+{
+	channel('sms', 'ok/before');
+	sql(q{CREATE FUNCTION before_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN COALESCE(NEW, OLD); END';
+		CREATE FUNCTION before_history() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_advisory_xact_lock_shared(18); RETURN NEW; END';
+		CREATE TRIGGER before_row BEFORE UPDATE OR DELETE ON coupon_notification FOR EACH ROW EXECUTE FUNCTION before_row();
+		CREATE TRIGGER before_history BEFORE INSERT ON coupon_notification_history FOR EACH ROW EXECUTE FUNCTION before_history()});
+	my $holding = $node->background_psql('postgres');
+	$holding->query_safe('SELECT pg_advisory_lock(18)');
+	my $id = tests('sms', 1, 'x');
+	await(q{EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}, 'before: the worker records');
+	my $changing = $node->background_psql('postgres');
+	$changing->query_until(qr/begun/, "\\echo begun\nUPDATE coupon_notification SET last_error = 'by hand' WHERE id = $id;\n");
+	await(q{EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'UPDATE coupon_notification%' AND wait_event_type = 'Lock')}, 'before: who changes the row meanwhile waits');
+	$holding->query_safe('SELECT pg_advisory_unlock(18)');
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $id AND state = 'delivered'", 'before: it is recorded');
+	is(ids_of(arrived('ok/before')), $id, 'before: once');
+	$_->quit for $holding, $changing;
+	# Held as a foreign key holds it: nobody else waits.
+	channel('sms', 'slow/key/500');
+	channel('app', 'ok/key');
+	sql(q{DROP FUNCTION before_row() CASCADE; DROP FUNCTION before_history() CASCADE});
+	$id = tests('sms', 1, 'x');
+	my $key = $node->background_psql('postgres');
+	$key->query_safe("BEGIN; SELECT FROM coupon_notification WHERE id = $id FOR KEY SHARE");
+	await_arrived('slow/key/500', 1);
+	my $beside = tests('app', 5, 'x');
+	await("count(*) = 5 FROM coupon_notification_history WHERE id IN ($beside)", 'key share: others are recorded');
+	is(sql("SELECT count(*) FROM coupon_notification WHERE id = $id"), '1', 'key share: while it waits');
+	$key->query_safe('COMMIT');
+	$key->quit;
+	await("count(*) = 1 FROM coupon_notification_history WHERE id = $id", 'key share: and is recorded then');
+	unlike(slurp_file($node->logfile), qr/lock timeout/, 'key share: the worker has not waited');
+}
+
 # Of what somebody holds while it is on its way the answer waits, and nothing else
 # does: one that is good, one that is not, and the 410 of a channel.
 {

@@ -192,7 +192,7 @@ sql(q{
 like((as_role('app', 'SELECT outcome FROM coupon_receive(1, 10)'))[1], qr/permission denied for table audit/, 'without a right to the table');
 sql('GRANT INSERT ON audit TO app');
 is((as_role('app', 'SELECT outcome FROM coupon_receive(1, 10)'))[0], 'ok', 'with one');
-is(sql('SELECT * FROM audit'), 'app|pg_catalog, pg_temp', 'it runs as the caller, on our search path');
+is(sql('SELECT * FROM audit'), 'app|"$user", public', "it runs as the caller, on the caller's search path");
 sql(q{REVOKE INSERT ON audit FROM app; TRUNCATE audit; ALTER FUNCTION public.audits() SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp});
 is((as_role('app', 'SELECT outcome FROM coupon_receive(1, 11)'))[0], 'ok', 'with rights of its own');
 is(sql('SELECT * FROM audit'), "$owner|pg_catalog, public, pg_temp", 'it runs as its owner, on its own path');
@@ -324,6 +324,25 @@ is(sql("SELECT state, issued, failed FROM coupon_task WHERE id = $task"), 'succe
 is((as_role($owner, 'SET coupon.keep_coupons = 1; SET coupon.keep_tasks = 1; SET coupon.keep_notifications = 1; SET coupon.keep_reminders = 1; CALL coupon_expire(); CALL coupon_purge()'))[1],
 	'', 'tidying');
 is(supers(), $owner, 'and there is one superuser');
+
+# A function of a shop that is safe for any table, with a path and rights of its own, is so
+# for ours: a trigger that it fires finds what its path has, not what the session has made.
+sql(q{
+	CREATE SCHEMA boutique; CREATE TABLE boutique.audit (w name, t text);
+	CREATE ROLE buyer LOGIN; GRANT USAGE ON SCHEMA boutique TO buyer;
+	CREATE FUNCTION boutique.note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+		BEGIN INSERT INTO audit VALUES (current_user, TG_TABLE_NAME); EXCEPTION WHEN OTHERS THEN NULL; END; RETURN NEW; END$$;
+	CREATE TRIGGER note AFTER INSERT ON shop.user_coupon FOR EACH ROW EXECUTE FUNCTION boutique.note();
+	CREATE FUNCTION boutique.buy(u bigint) RETURNS text LANGUAGE plpgsql SECURITY DEFINER
+		SET search_path = pg_catalog, boutique, shop, pg_temp AS $$BEGIN RETURN (SELECT outcome FROM coupon_receive(1, u)); END$$});
+is((as_role('buyer', q{
+	CREATE TEMP TABLE audit (w name, t text);
+	CREATE FUNCTION pg_temp.wants() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN EXECUTE format('ALTER ROLE %I SUPERUSER', session_user); RETURN NEW; END$$;
+	CREATE TRIGGER wants BEFORE INSERT ON pg_temp.audit FOR EACH ROW EXECUTE FUNCTION pg_temp.wants();
+	SELECT boutique.buy(910001)}))[0], 'ok', 'a definer that claims');
+is(sql('SELECT count(*) FROM boutique.audit'), '1', 'its trigger finds its table');
+is(supers(), $owner, 'and nobody else a superuser');
+sql('DROP TRIGGER note ON shop.user_coupon');
 
 # A stage that is something else by now.
 $task = sql(q{SELECT task_id FROM coupon_task_create('t'::text, 1::bigint, '{}'::text[], 2::bigint, NULL::text)});

@@ -121,6 +121,28 @@ claim(20, 1, 1);
 	$lowering->quit;
 	is(claim(20, 100, 199), '0 9,2 91', 'lowered: then what is left');
 }
+# Half of the total, then the rest with what a coupon is worth.
+for my $total (10, 'NULL')
+{
+	my $id = $total eq '10' ? 21 : 22;
+	template($id, $total);
+	is(sql("SELECT coupon_stock_left($id) IS NOT DISTINCT FROM $total"), 't', "$id: loaded");
+	my $changing = $node->background_psql('postgres');
+	$changing->query_safe("BEGIN; UPDATE coupon_template SET total_stock = 5 WHERE id = $id; UPDATE coupon_template SET total_stock = 1, discount_value = 99 WHERE id = $id");
+	is(claim($id, 1, 7), '2 7', "$id: lowered and changed: nobody else gets any");
+	$changing->query_safe('COMMIT');
+	$changing->quit;
+	is(claim($id, 1, 7), '0 1,2 6', "$id: then one");
+}
+# Claims in the statement that changes their template see what it has made of it.
+template(23, 10);
+is(sql(q{UPDATE coupon_template SET total_stock = 1 WHERE id = 23 RETURNING
+	(SELECT string_agg(code::text, ',' ORDER BY code) FROM coupon_receive_many(23, ARRAY[1, 2, 3, 4]))}), '0,2,2,2', 'in one statement: UPDATE RETURNING');
+template(24, 10);
+is(sql(q{WITH u AS (UPDATE coupon_template SET total_stock = 1 WHERE id = 24 RETURNING id)
+	SELECT string_agg(r.code::text, ',' ORDER BY r.code) FROM u, coupon_receive_many(u.id, ARRAY[1, 2, 3, 4]) r}), '0,2,2,2', 'in one statement: WITH');
+template(25, 10);
+is(sql('DELETE FROM coupon_template WHERE id = 25 RETURNING (SELECT code FROM coupon_receive(25, 1))'), '1', 'in one statement: DELETE RETURNING');
 books_balance($node, 'after DDL');
 
 # A partition that is none.
@@ -166,6 +188,22 @@ sql(q{SET ROLE office8; DELETE FROM coupon_template WHERE id = 41});
 like(error_of(q{SET ROLE office7; INSERT INTO coupon_template (id, name, shop_number, issuer, discount_value, status) VALUES (41, 'evil', 7, 'shop', 1, 'published')}),
 	qr/VC007: the id 41 was that of a template that users wait for/, 'a shop gets no reminders of another by its id');
 like(error_of(q{SET ROLE office7; INSERT INTO coupon_template (name, shop_number, issuer, discount_value, status) VALUES ('good', 7, 'shop', 1, 'published')}), qr/^$/, 'and an id of its own by default');
+
+# Nor by the queue and the history, when the reminders have been purged.
+sql(q{INSERT INTO coupon_notification (channel, kind, template_id, user_ids, due_at, next_at) VALUES ('app', 'coupon', 42, '{1}', now(), 'infinity');
+	INSERT INTO coupon_notification_history (id, channel, kind, template_id, user_ids, state, due_at, ended_at, attempts, last_error)
+	VALUES (coupon_next_id(), 'app', 'coupon', 43, '{12345}', 'dead', now(), now(), 5, 'told +861380')});
+like(error_of("SET ROLE office7; INSERT INTO coupon_template (id, name, shop_number, issuer, discount_value, status) VALUES ($_, 'evil', 7, 'shop', 1, 'published')"),
+	qr/VC007/, "a shop gets no notifications of another by its id: $_") for 42, 43;
+# A function that tells what it is asked about sees nothing of other shops.
+for my $stuck ('coupon_stuck_notifications', q{coupon_stuck('0 s')})
+{
+	my $leak = error_of(qq{SET ROLE office7;
+		CREATE FUNCTION pg_temp.leak(v text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS \$\$BEGIN RAISE NOTICE 'LEAK %', v; RETURN true; END\$\$;
+		SELECT count(*) FROM $stuck s WHERE pg_temp.leak(concat_ws('|', id, last_error))});
+	unlike($leak, qr/LEAK|ERROR/, "no leak from $stuck");
+}
+sql('TRUNCATE coupon_notification, coupon_notification_history');
 
 # A stage lies where the database has its tables, and nobody else can make objects of its type.
 my $space = PostgreSQL::Test::Utils::tempdir;

@@ -99,6 +99,8 @@ COMMENT ON VIEW @extschema@.coupon_stat_channel IS
     'channels: pushes that wait, are being sent, were given up; and how late those of the last hour left';
 
 CREATE VIEW @extschema@.coupon_stuck_notifications WITH (security_barrier) AS
+-- A UNION ALL is no barrier by itself: conditions of the reader's would be asked within.
+SELECT * FROM (
 SELECT 'notification'::text AS kind, o.id, o.due_at AS since,
        CASE WHEN o.leased_until > clock_timestamp() THEN 'leased'
             WHEN o.attempts > o.first_attempt THEN 'retrying' ELSE 'waiting' END AS state,
@@ -119,5 +121,6 @@ FROM @extschema@.coupon_notification_history o
 WHERE o.state = 'dead'
   AND ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
        OR EXISTS (SELECT FROM @extschema@.coupon_template t
-                  WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number)));
+                  WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number)))
+OFFSET 0) stuck;
 COMMENT ON VIEW @extschema@.coupon_stuck_notifications IS 'pushes that are not delivered; use coupon_stuck()';

@@ -7,8 +7,8 @@
  * on our tables.  Their functions would run as the owner, a superuser, in a
  * session of somebody who may have made temporary tables: an audit trigger
  * that forgets to qualify a name is enough to hand that session the server.
- * So they run as whoever has called us, as they would if he had written the
- * row himself.  One that needs more is declared SECURITY DEFINER by its author,
+ * So they run as whoever has called us, and with the caller's search path, as if
+ * the caller had written the row by hand.  One that needs more is declared SECURITY DEFINER by its author,
  * and then keeps the rights of its own owner.
  *
  * PostgreSQL's function manager hook serves, as it does for sepgsql: it is
@@ -39,6 +39,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -53,10 +54,13 @@ typedef struct CallerRecord
 	bool		ours;			/* the SQL that runs directly in it is ours: */
 	Oid			caller;			/* on whose behalf */
 	int			caller_context;
+	char	   *path;			/* the caller's search path */
+	bool		has_path;		/* a scope: it is this record's, else of one below */
 	Oid			owner;			/* and as whom */
 	bool		switched;		/* a call: user and context are to be put back */
 	Oid			user;
 	int			sec_context;
+	int			guc_level;
 } CallerRecord;
 
 /* With whose rights a function runs when our SQL calls it. */
@@ -103,7 +107,7 @@ Push(FmgrInfo *call)
  * in a trigger of ours, has the same caller.
  */
 int
-CallerBeginScope(Oid caller, int sec_context, Oid owner)
+CallerBeginScope(Oid caller, int sec_context, const char *path, Oid owner)
 {
 	CallerRecord *scope = Push(NULL);
 	CallerRecord *below = nrecords > 1 ? scope - 1 : NULL;
@@ -112,6 +116,8 @@ CallerBeginScope(Oid caller, int sec_context, Oid owner)
 	scope->ours = true;
 	scope->caller = nested ? below->caller : caller;
 	scope->caller_context = nested ? below->caller_context : sec_context;
+	scope->has_path = !nested;
+	scope->path = nested ? below->path : MemoryContextStrdup(TopTransactionContext, path);
 	scope->owner = owner;
 	return nrecords - 1;
 }
@@ -123,6 +129,8 @@ void
 CallerEndScope(int scope)
 {
 	Assert(scope < nrecords && records[scope].call == NULL);
+	if (records[scope].has_path)
+		pfree(records[scope].path);
 	nrecords = scope;
 }
 
@@ -183,6 +191,7 @@ BeginCall(FmgrInfo *call)
 
 	record->caller = top.caller;
 	record->caller_context = top.caller_context;
+	record->path = top.path;
 	record->owner = top.owner;
 	if (!top.ours || GetUserId() != top.owner)
 		return;
@@ -193,10 +202,14 @@ BeginCall(FmgrInfo *call)
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
 	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
+	record->guc_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", top.path, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 }
 
+/* failed: the end of the (sub)transaction puts settings back. */
 static void
-EndCall(FmgrInfo *call)
+EndCall(FmgrInfo *call, bool failed)
 {
 	int			n = nrecords;
 
@@ -206,8 +219,11 @@ EndCall(FmgrInfo *call)
 	if (n == 0)
 		return;
 	nrecords = n - 1;
-	if (records[nrecords].switched)
-		SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
+	if (!records[nrecords].switched)
+		return;
+	if (!failed)
+		AtEOXact_GUC(true, records[nrecords].guc_level);
+	SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
 }
 
 static void
@@ -220,7 +236,7 @@ AroundCall(FmgrHookEventType event, FmgrInfo *call, Datum *private)
 	if (event == FHET_START)
 		BeginCall(call);
 	else
-		EndCall(call);
+		EndCall(call, event == FHET_ABORT);
 }
 
 static void

@@ -7,7 +7,7 @@
 #define COUPON_CALLER_H
 
 extern void CallerInit(void);
-extern int	CallerBeginScope(Oid caller, int sec_context, Oid owner);
+extern int	CallerBeginScope(Oid caller, int sec_context, const char *path, Oid owner);
 extern void CallerEndScope(int scope);
 
 #endif							/* COUPON_CALLER_H */

@@ -29,13 +29,14 @@
 
 /*
  * QueryBegin connects to SPI and becomes the owner of the extension, with a
- * search path in which nobody can put a function, operator or type of his own.
- * Users' triggers see that path too, but run as the caller (caller.c).
+ * search path in which nobody can put a function, operator or type of their own.
+ * Triggers of a shop run as the caller and with the caller's path (caller.c).
  */
 void
 QueryBegin(QueryScope *scope)
 {
 	const Catalog *cat = CatalogGet();
+	char	   *path = pstrdup(GetConfigOption("search_path", false, false));
 
 	scope->guc_level = NewGUCNestLevel();
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
@@ -44,7 +45,9 @@ QueryBegin(QueryScope *scope)
 	if (SPI_connect() != SPI_OK_CONNECT)
 		elog(ERROR, "SPI_connect failed");
 	GetUserIdAndSecContext(&scope->user, &scope->sec_context);
-	scope->caller_scope = CallerBeginScope(scope->user, scope->sec_context, cat->owner);
+	scope->caller_scope = CallerBeginScope(scope->user, scope->sec_context, path,
+										   cat->owner);
+	pfree(path);
 	SetUserIdAndSecContext(cat->owner, scope->sec_context | COMPAT_OWNER_CONTEXT);
 }
 

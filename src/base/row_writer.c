@@ -230,24 +230,37 @@ MayBeHeld(const RowWriter *writer)
 	return (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0;
 }
 
+/* BEFORE triggers look for a newer version of their row, which has to be ours. */
+static bool
+HasTriggersBefore(const RowWriter *writer)
+{
+	const TriggerDesc *triggers = writer->info->ri_TrigDesc;
+
+	return triggers != NULL &&
+		(triggers->trig_update_before_row || triggers->trig_delete_before_row);
+}
+
 /*
  * RowWriterLock locks the row that was read; false: another transaction has
  * changed it, or holds it.  What was read of it stays where it is, on its page.
+ *
+ * mode: LockTupleExclusive for a row that is to be deleted, else
+ * LockTupleNoKeyExclusive.
  *
  * rarely_met: hardly anybody else is ever at such a row.  Then one that is free is
  * not locked, which spares a WAL record, and whoever takes it before it is written
  * is waited for; if the row has changed then, that is an error.
  */
 bool
-RowWriterLock(RowWriter *writer, bool rarely_met)
+RowWriterLock(RowWriter *writer, LockTupleMode mode, bool rarely_met)
 {
 	TM_FailureData failure;
 	ItemPointerData tid = writer->read->tts_tid;
 
-	if (rarely_met && !MayBeHeld(writer))
+	if (rarely_met && !MayBeHeld(writer) && !HasTriggersBefore(writer))
 		return true;
 	if (table_tuple_lock(writer->rel, &tid, writer->estate->es_snapshot, writer->read,
-						 writer->estate->es_output_cid, LockTupleNoKeyExclusive,
+						 writer->estate->es_output_cid, mode,
 						 LockWaitSkip, 0, &failure) != TM_Ok)
 		return false;
 	slot_getallattrs(writer->read);

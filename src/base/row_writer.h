@@ -55,7 +55,7 @@ extern void RowWriterOpen(RowWriter *writer, Oid relation, const InstalledColumn
 extern void RowWriterScan(RowWriter *writer, const int *columns, int ncolumns,
 						  ScanKey keys, int nkeys);
 extern bool RowWriterNext(RowWriter *writer);
-extern bool RowWriterLock(RowWriter *writer, bool rarely_met);
+extern bool RowWriterLock(RowWriter *writer, LockTupleMode mode, bool rarely_met);
 extern void RowWriterClear(RowWriter *writer);
 extern void RowWriterInsert(RowWriter *writer);
 extern bool RowWriterUpdate(RowWriter *writer);

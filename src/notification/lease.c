@@ -305,7 +305,7 @@ TakeRow(Taking *taking, RowWriter *queue)
 	if (!queue->isnull[QUEUE_LEASED_UNTIL] &&
 		DatumGetTimestampTz(queue->values[QUEUE_LEASED_UNTIL]) > taking->now)
 		return;
-	if (!RowWriterLock(queue, true))
+	if (!RowWriterLock(queue, LockTupleNoKeyExclusive, true))
 		return;
 	CheckRow(queue);
 	if (pg_add_s32_overflow(DatumGetInt32(queue->values[NOTIFICATION_ATTEMPTS]), 1, &attempts))

@@ -77,12 +77,17 @@ PutBack(RowWriter *queue, const LeaseAnswer *answer)
 	(void) RowWriterUpdate(queue);
 }
 
-static void
+/* False: another transaction holds what the history has of this id. */
+static bool
 MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
 			  bool careful)
 {
-	if (careful && Find(history, answer->id) && RowWriterLock(history, false))
+	if (careful && Find(history, answer->id))
+	{
+		if (!RowWriterLock(history, LockTupleExclusive, false))
+			return false;
 		RowWriterDelete(history);
+	}
 	memcpy(history->values, queue->values, NOTIFICATION_COLUMNS * sizeof(Datum));
 	memcpy(history->isnull, queue->isnull, NOTIFICATION_COLUMNS * sizeof(bool));
 	SetStatus(history, answer);
@@ -92,6 +97,7 @@ MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
 	RowWriterSet(history, HISTORY_ENDED_AT, TimestampTzGetDatum(GetCurrentTimestamp()));
 	RowWriterInsert(history);
 	RowWriterDelete(queue);
+	return true;
 }
 
 /*
@@ -123,11 +129,14 @@ LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
 		answer->held = false;
 		if (Find(&queue, answer->id) && IsOfAttempt(&queue, answer))
 		{
-			answer->held = !RowWriterLock(&queue, !careful);
-			if (!answer->held && answer->verdict == LEASE_RETRY)
+			bool		retry = answer->verdict == LEASE_RETRY;
+
+			answer->held = !RowWriterLock(&queue, retry ? LockTupleNoKeyExclusive :
+										  LockTupleExclusive, !careful);
+			if (!answer->held && retry)
 				PutBack(&queue, answer);
 			else if (!answer->held)
-				MoveToHistory(&queue, &history, answer, careful);
+				answer->held = !MoveToHistory(&queue, &history, answer, careful);
 		}
 		MemoryContextSwitchTo(caller);
 		MemoryContextReset(row_context);

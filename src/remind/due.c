@@ -93,7 +93,7 @@ RemindRowsMark(RemindRows *rows, RemindBitmap fired, const int64 *ids)
 {
 	MemoryContext caller = MemoryContextSwitchTo(rows->row_context);
 	/* Another tick may be at the same rows: always a lock. */
-	bool		marked = RowWriterLock(&rows->table, false);
+	bool		marked = RowWriterLock(&rows->table, LockTupleNoKeyExclusive, false);
 
 	if (marked)
 	{

@@ -68,8 +68,12 @@ static OwnerQuery lock_coupons = {
 	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
 };
 
-static OwnerQuery any_reminder_of_template = {
-	"SELECT 1 FROM %1$s.coupon_remind WHERE template_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+/* Not by index, but for the first: it is asked for ids that were given by hand. */
+static OwnerQuery any_trace_of_template = {
+	"SELECT 1 FROM %1$s.coupon_remind WHERE template_id OPERATOR(pg_catalog.=) $1"
+	" UNION ALL SELECT 1 FROM %1$s.coupon_notification WHERE template_id OPERATOR(pg_catalog.=) $1"
+	" UNION ALL SELECT 1 FROM %1$s.coupon_notification_history"
+	"  WHERE template_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
 	1, {INT8OID}
 };
 
@@ -179,15 +183,18 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 	return result == STOCK_OK;
 }
 
-/* Whether this transaction holds all units of a template already. */
+/*
+ * Whether this transaction holds all units of a template already: of the quota as
+ * others see it, whatever this transaction has made of the total.
+ */
 static bool
-IsTakenOut(int64 template_id, int64 quota)
+IsTakenOut(int64 template_id)
 {
 	CacheKey	key;
 	StockNumbers numbers;
 
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	return StockRead(&key, &numbers) && numbers.own_lowered >= quota;
+	return StockRead(&key, &numbers) && numbers.own_lowered >= numbers.quota;
 }
 
 /* Counts from the tables, for a template that is not in shared memory. */
@@ -243,7 +250,7 @@ RequireUntouched(int64 template_id, int64 quota, const char *act,
 
 	if (untouched && CacheIsAttached() &&
 		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0 &&
-		!IsTakenOut(template_id, quota))
+		!IsTakenOut(template_id))
 		untouched = TakeOut(template_id, quota, quota);
 	if (!untouched)
 		ereport(ERROR,
@@ -325,7 +332,8 @@ GuardTemplateTruncate(Oid relation)
 }
 
 /*
- * A shop must not get another's reminders by the id of a template that was deleted.
+ * A shop must not get the reminders of another by the id of a template that was
+ * deleted, nor its notifications, sent or not.
  * Others see them anyhow, and a restore may fill the tables in any order.
  */
 static void
@@ -333,7 +341,9 @@ RefuseUsedId(int64 id)
 {
 	Datum		arg = Int64GetDatum(id);
 
-	if (Ask(&any_reminder_of_template, &arg))
+	if (IdTime(id) >= GetCurrentStatementStartTimestamp())
+		return;					/* made just now: nobody can have waited for it */
+	if (Ask(&any_trace_of_template, &arg))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
 				 errmsg("the id %lld was that of a template that users wait for", (long long) id),

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
@@ -90,7 +91,10 @@ FetchShared(TemplateView *view)
 	return fresh;
 }
 
-/* Read the row as this transaction sees it. */
+/*
+ * Read the row as this transaction sees it, with what the statement that is running
+ * has made of it already (UPDATE … RETURNING), as a function of SQL would.
+ */
 static bool
 FetchOwn(TemplateView *view)
 {
@@ -98,6 +102,7 @@ FetchOwn(TemplateView *view)
 	TemplateRow row;
 	bool		found;
 
+	CommandCounterIncrement();
 	CountSnapshotTake(&count);
 	found = TemplateReadRow(view->key.template_id, count.snapshot, &row);
 	if (found)
