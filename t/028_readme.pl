@@ -46,10 +46,16 @@ for my $file (sort glob 'docs/*.md')
 			$block .= "$lines[$i]\n";
 		}
 		next if $left_out;
-		my $task = $node->safe_psql('shop', q{SELECT task_id FROM coupon_task_create('docs', 1)});
+		# Answers are shown below their statements.
+		my @statements = $block =~ /^    DO \$\$/ ? ($block) : $block =~ /^    ((?:$sql|\\)(?:.*?)(?:;(?: +--.*)?|\\gset|\\gexec))$/gms;
+		next unless @statements;
+		my $fails = $block =~ /^    ERROR: /m;
+		my ($id, $task) = split /\|/, $node->safe_psql('shop', q{
+			WITH t AS (INSERT INTO coupon_template (name, total_stock, discount_value, status) VALUES ('docs', 1000, 10, 'published') RETURNING id)
+			SELECT id FROM t}) . '|' . $node->safe_psql('shop', q{SELECT task_id FROM coupon_task_create('docs', 1)});
 		$node->safe_psql('shop', "INSERT INTO coupon_stage_$task (user_id) VALUES ('77')");
-		my ($ended, $said, $errors) = $node->psql('shop', "\\set id 1\n\\set task $task\n\\set user_id 42\n$block", on_error_stop => 1);
-		is($ended, 0, $file . ':' . ($begin + 1) . ': ' . ($block =~ /^\s*(.{1,50})/)[0]) or diag($errors);
+		my ($ended, $said, $errors) = $node->psql('shop', "\\set id $id\n\\set task $task\n\\set user_id 42\n" . join("\n", @statements) . "\n", on_error_stop => 1);
+		is($ended, $fails ? 3 : 0, $file . ':' . ($begin + 1) . ': ' . ($block =~ /^\s*(.{1,50})/)[0]) or diag($errors);
 	}
 }
 $node->stop;
