@@ -325,6 +325,16 @@ is((as_role($owner, 'SET coupon.keep_coupons = 1; SET coupon.keep_tasks = 1; SET
 	'', 'tidying');
 is(supers(), $owner, 'and there is one superuser');
 
+# A function that sets a path of its own has that one.
+sql(q{
+	CREATE TABLE public.paths (p text); GRANT INSERT ON paths TO PUBLIC;
+	CREATE FUNCTION public.own_path() RETURNS trigger LANGUAGE plpgsql SET search_path = public, pg_temp AS $$BEGIN
+		INSERT INTO paths VALUES (current_setting('search_path')); RETURN NEW; END$$;
+	CREATE TRIGGER own_path AFTER INSERT ON shop.user_coupon FOR EACH ROW EXECUTE FUNCTION public.own_path()});
+sql('SELECT outcome FROM shop.coupon_receive(1, 910000)');
+is(sql('SELECT p FROM paths'), 'public, pg_temp', 'a trigger with a path of its own');
+sql('DROP TRIGGER own_path ON shop.user_coupon');
+
 # A function of a shop that is safe for any table, with a path and rights of its own, is so
 # for ours: a trigger that it fires finds what its path has, not what the session has made.
 sql(q{

@@ -35,9 +35,11 @@
 #include "catalog/dependency.h"
 #include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -170,6 +172,32 @@ KindOf(Oid function)
 	return ours || IsMember(function) ? CALLER_OURS : CALLER_FOREIGN;
 }
 
+/* Whether a function sets the search path itself, which is done before the hook is called. */
+static bool
+HasOwnPath(Oid function)
+{
+	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+	bool		isnull = true;
+	bool		found = false;
+	Datum		settings = (Datum) 0;
+	Datum	   *elements;
+	int			n;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	settings = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig, &isnull);
+	if (!isnull)
+	{
+		deconstruct_array(DatumGetArrayTypeP(settings), TEXTOID, -1, false, TYPALIGN_INT,
+						  &elements, NULL, &n);
+		for (int i = 0; i < n; i++)
+			found |= pg_strncasecmp(TextDatumGetCString(elements[i]), "search_path=",
+									strlen("search_path=")) == 0;
+	}
+	ReleaseSysCache(tuple);
+	return found;
+}
+
 static bool
 NeedsHook(Oid function)
 {
@@ -203,8 +231,9 @@ BeginCall(FmgrInfo *call)
 	record->switched = true;
 	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
 	record->guc_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", top.path, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	if (!HasOwnPath(call->fn_oid))
+		(void) set_config_option("search_path", top.path, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 }
 
 /* failed: the end of the (sub)transaction puts settings back. */
