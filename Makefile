@@ -99,10 +99,12 @@ OBJS = \
 	src/task/stage.o \
 	src/task/task.o \
 	src/task/task_batch.o \
+	src/template/coupon_guard.o \
 	src/template/fold.o \
 	src/template/guard.o \
 	src/template/load.o \
-	src/template/template.o
+	src/template/template.o \
+	src/template/trigger.o
 
 # The install script's parts, in the order in which they are joined.
 PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat maintenance cron privileges

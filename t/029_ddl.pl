@@ -134,6 +134,19 @@ for my $total (10, 'NULL')
 	$changing->quit;
 	is(claim($id, 1, 7), '0 1,2 6', "$id: then one");
 }
+# As many units as all, by lowering and raising again, while another transaction has some.
+template(26, 10);
+is(sql('SELECT coupon_stock_left(26)'), '10', 'toggled: loaded');
+{
+	my $claiming = $node->background_psql('postgres');
+	$claiming->query_safe('BEGIN; SELECT count(*) FROM coupon_receive_many(26, ARRAY[1, 2, 3, 4, 5])');
+	like(error_of(q{SET coupon.gate_timeout = '100 ms'; BEGIN;
+		UPDATE coupon_template SET total_stock = 5 WHERE id = 26; UPDATE coupon_template SET total_stock = 10 WHERE id = 26;
+		UPDATE coupon_template SET total_stock = 5 WHERE id = 26;
+		UPDATE coupon_template SET total_stock = 1, discount_value = 99 WHERE id = 26; COMMIT}), qr/VC008/, 'toggled: what others hold is not taken for its own');
+	$claiming->query_safe('COMMIT');
+	$claiming->quit;
+}
 # Claims in the statement that changes their template see what it has made of it.
 template(23, 10);
 is(sql(q{UPDATE coupon_template SET total_stock = 1 WHERE id = 23 RETURNING
@@ -195,6 +208,10 @@ sql(q{INSERT INTO coupon_notification (channel, kind, template_id, user_ids, due
 	VALUES (coupon_next_id(), 'app', 'coupon', 43, '{12345}', 'dead', now(), now(), 5, 'told +861380')});
 like(error_of("SET ROLE office7; INSERT INTO coupon_template (id, name, shop_number, issuer, discount_value, status) VALUES ($_, 'evil', 7, 'shop', 1, 'published')"),
 	qr/VC007/, "a shop gets no notifications of another by its id: $_") for 42, 43;
+# (Statements that take less than a millisecond, in which their ids are counted.)
+my $insert = q{INSERT INTO coupon_template (name, shop_number, issuer, discount_value, status) VALUES ('many', 7, 'shop', 1, 'draft');};
+is(sql('BEGIN; SET LOCAL ROLE office7;' . $insert x 50 . q{RESET ROLE;
+	SELECT seq_scan FROM pg_stat_xact_all_tables WHERE relid = 'coupon_notification_history'::regclass; COMMIT}), '0', 'and for ids by default nothing is searched');
 # A function that tells what it is asked about sees nothing of other shops.
 for my $stuck ('coupon_stuck_notifications', q{coupon_stuck('0 s')})
 {

@@ -8,8 +8,8 @@
  * session of somebody who may have made temporary tables: an audit trigger
  * that forgets to qualify a name is enough to hand that session the server.
  * So they run as whoever has called us, and with the caller's search path, as if
- * the caller had written the row by hand.  One that needs more is declared SECURITY DEFINER by its author,
- * and then keeps the rights of its own owner.
+ * the caller had written the row by hand.  One that needs more is declared
+ * SECURITY DEFINER by its author, and then keeps the rights of its own owner.
  *
  * PostgreSQL's function manager hook serves, as it does for sepgsql: it is
  * called before and after each function that asks for it, and ours asks for all

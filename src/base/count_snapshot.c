@@ -7,9 +7,10 @@
  * their commit does not see at all.  So all tables are locked before the snapshot
  * is taken.
  *
- * Locks: templates, their stock, the watermark, user_coupon and its partitions, in
- * AccessShareLock mode and this order, from CountSnapshotTake to
- * CountSnapshotRelease, or to the end of the (sub)transaction after an error.
+ * Locks: templates, their stock and the watermark, and where coupons are to be
+ * counted user_coupon and its partitions, in AccessShareLock mode and this order,
+ * from CountSnapshotTake to CountSnapshotRelease, or to the end of the
+ * (sub)transaction after an error.
  */
 #include "postgres.h"
 
@@ -21,52 +22,47 @@
 #include "base/count_snapshot.h"
 #include "base/errors.h"
 
-#define NTABLES (4 + COUPON_PARTITIONS)
-
 static void
-ListTables(const Catalog *cat, Oid *tables)
+ListTables(CountSnapshot *count, const Catalog *cat, bool coupons)
 {
-	tables[0] = cat->template_table;
-	tables[1] = cat->stock_table;
-	tables[2] = cat->watermark_table;
-	tables[3] = cat->coupon_table;
-	memcpy(tables + 4, cat->leaf, sizeof(cat->leaf));
+	Oid		   *table = count->tables;
+
+	*table++ = cat->template_table;
+	*table++ = cat->stock_table;
+	*table++ = cat->watermark_table;
+	if (coupons)
+	{
+		*table++ = cat->coupon_table;
+		memcpy(table, cat->leaf, sizeof(cat->leaf));
+		table += lengthof(cat->leaf);
+	}
+	count->ntables = table - count->tables;
 }
 
 static void
-Lock(const Catalog *cat)
+Unlock(const CountSnapshot *count)
 {
-	Oid			tables[NTABLES];
-
-	ListTables(cat, tables);
-	for (int i = 0; i < NTABLES; i++)
-		LockRelationOid(tables[i], AccessShareLock);
-}
-
-static void
-Unlock(const Catalog *cat)
-{
-	Oid			tables[NTABLES];
-
-	ListTables(cat, tables);
-	for (int i = 0; i < NTABLES; i++)
-		UnlockRelationOid(tables[i], AccessShareLock);
+	for (int i = 0; i < count->ntables; i++)
+		UnlockRelationOid(count->tables[i], AccessShareLock);
 }
 
 /*
  * CountSnapshotTake locks the tables and takes a snapshot of what is committed
- * now, whatever the isolation level.
+ * now, whatever the isolation level; coupons: for counting them, too.
  */
 void
-CountSnapshotTake(CountSnapshot *count)
+CountSnapshotTake(CountSnapshot *count, bool coupons)
 {
 	for (;;)
 	{
-		count->locked = *CatalogGet();
-		Lock(&count->locked);
-		if (memcmp(&count->locked, CatalogGet(), sizeof(Catalog)) == 0)
+		Catalog		before = *CatalogGet();
+
+		ListTables(count, &before, coupons);
+		for (int i = 0; i < count->ntables; i++)
+			LockRelationOid(count->tables[i], AccessShareLock);
+		if (memcmp(&before, CatalogGet(), sizeof(Catalog)) == 0)
 			break;
-		Unlock(&count->locked); /* other tables, meanwhile */
+		Unlock(count);			/* other tables, meanwhile */
 	}
 	count->snapshot = RegisterSnapshot(GetLatestSnapshot());
 }
@@ -91,12 +87,10 @@ HasOwnDdl(Oid relid)
 void
 CountSnapshotRefuseOwnDdl(const CountSnapshot *count)
 {
-	Oid			tables[NTABLES];
 	bool		changed = false;
 
-	ListTables(&count->locked, tables);
-	for (int i = 0; i < NTABLES && !changed; i++)
-		changed = HasOwnDdl(tables[i]);
+	for (int i = 0; i < count->ntables && !changed; i++)
+		changed = HasOwnDdl(count->tables[i]);
 	if (changed)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_IN_TRANSACTION),
@@ -111,5 +105,5 @@ void
 CountSnapshotRelease(CountSnapshot *count)
 {
 	UnregisterSnapshot(count->snapshot);
-	Unlock(&count->locked);
+	Unlock(count);
 }

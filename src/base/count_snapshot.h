@@ -13,10 +13,11 @@ typedef struct CountSnapshot
 {
 	Snapshot	snapshot;
 	/* private to count_snapshot.c */
-	Catalog		locked;
+	Oid			tables[4 + COUPON_PARTITIONS];	/* those that are locked */
+	int			ntables;
 } CountSnapshot;
 
-extern void CountSnapshotTake(CountSnapshot *count);
+extern void CountSnapshotTake(CountSnapshot *count, bool coupons);
 extern void CountSnapshotRefuseOwnDdl(const CountSnapshot *count);
 extern void CountSnapshotRelease(CountSnapshot *count);
 

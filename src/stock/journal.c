@@ -309,19 +309,25 @@ InvalidateEntry(CacheEntry *entry, bool stale, bool recount)
 }
 
 static void
-InvalidateTemplate(const JournalRecord *record, bool stale, bool recount)
+InvalidateKey(const CacheKey *key, bool stale, bool recount)
 {
-	CacheKey	key;
-	LWLock	   *lock;
+	LWLock	   *lock = CachePartitionLock(key);
 	CacheEntry *entry;
 
-	CacheMakeKey(&key, record->relation, record->template_id);
-	lock = CachePartitionLock(&key);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entry = CacheFind(&key);
+	entry = CacheFind(key);
 	if (entry != NULL)
 		InvalidateEntry(entry, stale, recount);
 	LWLockRelease(lock);
+}
+
+static void
+InvalidateTemplate(const JournalRecord *record, bool stale, bool recount)
+{
+	CacheKey	key;
+
+	CacheMakeKey(&key, record->relation, record->template_id);
+	InvalidateKey(&key, stale, recount);
 }
 
 static void
@@ -332,7 +338,6 @@ InvalidateAll(const JournalRecord *record, bool stale, bool recount)
 	for (int i = 0; (entry = CacheSlot(i)) != NULL; i++)
 	{
 		CacheKey	key = entry->key;
-		LWLock	   *lock;
 
 		/*
 		 * An entry of ours that appears now was loaded from a snapshot taken
@@ -341,12 +346,7 @@ InvalidateAll(const JournalRecord *record, bool stale, bool recount)
 		if (entry->state == CACHE_FREE || key.database != MyDatabaseId ||
 			key.relation != record->relation)
 			continue;
-		lock = CachePartitionLock(&key);
-		LWLockAcquire(lock, LW_EXCLUSIVE);
-		entry = CacheFind(&key);
-		if (entry != NULL)
-			InvalidateEntry(entry, stale, recount);
-		LWLockRelease(lock);
+		InvalidateKey(&key, stale, recount);
 	}
 }
 

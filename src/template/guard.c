@@ -1,8 +1,8 @@
 /*
  * guard.c
- *		Triggers on our tables: they keep the shared cache right whoever writes
- *		(an administrator, logical apply, a restore), and refuse what would
- *		break the books.
+ *		Triggers on templates and their stock: they keep the shared cache right
+ *		whoever writes (an administrator, logical apply, a restore), and refuse
+ *		what would break the books.  Those on coupons are in coupon_guard.c.
  *
  * All are ENABLE ALWAYS.  A logical apply worker or a restore, which run with
  * session_replication_role = replica, tell the cache but refuse nothing: what
@@ -19,12 +19,9 @@
 #include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
-#include "utils/snapmgr.h"
-#include "utils/typcache.h"
 
 #include "base/catalog.h"
 #include "base/commit_wakeup.h"
@@ -34,15 +31,12 @@
 #include "base/owner_query.h"
 #include "base/shop_role.h"
 #include "stock/journal.h"
-#include "store/claimants.h"
-#include "store/insert.h"
 #include "template/fold.h"
 #include "template/template.h"
+#include "template/trigger.h"
 
 PG_FUNCTION_INFO_V1(coupon_template_guard);
 PG_FUNCTION_INFO_V1(coupon_stock_guard);
-PG_FUNCTION_INFO_V1(coupon_watermark_guard);
-PG_FUNCTION_INFO_V1(user_coupon_guard);
 
 /* What a coupon is worth: fixed once one has been issued. */
 static const char *const frozen_columns[] = {
@@ -82,71 +76,6 @@ static OwnerQuery any_coupon = {
 	" OR EXISTS (SELECT FROM %1$s.coupon_stock WHERE folded OPERATOR(pg_catalog.>) 0)"
 };
 
-static bool
-IsReplica(void)
-{
-	return SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
-}
-
-static TriggerData *
-GetTrigger(FunctionCallInfo fcinfo)
-{
-	if (!CALLED_AS_TRIGGER(fcinfo))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function can only be called as a trigger")));
-	return (TriggerData *) fcinfo->context;
-}
-
-/* The row that a BEFORE trigger lets through. */
-static HeapTuple
-RowToReturn(TriggerData *trigger)
-{
-	return TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
-		trigger->tg_newtuple : trigger->tg_trigtuple;
-}
-
-static Datum
-Column(TriggerData *trigger, HeapTuple tuple, const char *name, bool *isnull)
-{
-	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
-	int			att = SPI_fnumber(desc, name);
-
-	if (att <= 0)
-		elog(ERROR, "table \"%s\" has no column \"%s\"",
-			 RelationGetRelationName(trigger->tg_relation), name);
-	return heap_getattr(tuple, att, desc, isnull);
-}
-
-static int64
-ColumnInt8(TriggerData *trigger, HeapTuple tuple, const char *name,
-		   int64 if_null)
-{
-	bool		isnull;
-	Datum		value = Column(trigger, tuple, name, &isnull);
-
-	return isnull ? if_null : DatumGetInt64(value);
-}
-
-static bool
-SameColumn(TriggerData *trigger, const char *name)
-{
-	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
-	bool		old_null,
-				new_null;
-	Datum		old = Column(trigger, trigger->tg_trigtuple, name, &old_null);
-	Datum		new = Column(trigger, trigger->tg_newtuple, name, &new_null);
-	Form_pg_attribute att;
-	TypeCacheEntry *type;
-
-	if (old_null || new_null)
-		return old_null && new_null;
-	att = TupleDescAttr(desc, SPI_fnumber(desc, name) - 1);
-	type = lookup_type_cache(att->atttypid, TYPECACHE_EQ_OPR_FINFO);
-	return DatumGetBool(FunctionCall2Coll(&type->eq_opr_finfo,
-										  att->attcollation, old, new));
-}
-
 /* Runs a statement that returns a row for yes, by what is committed now. */
 static bool
 Ask(OwnerQuery *query, Datum *args)
@@ -184,8 +113,9 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 }
 
 /*
- * Whether this transaction holds all units of a template already: of the quota as
- * others see it, whatever this transaction has made of the total.
+ * Whether this transaction holds all units of a template already: it has as many
+ * as others see, whatever it has made of the total, and nobody else has any.  One
+ * that lowers and raises again and again may have as many, and others the rest.
  */
 static bool
 IsTakenOut(int64 template_id)
@@ -194,7 +124,8 @@ IsTakenOut(int64 template_id)
 	StockNumbers numbers;
 
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	return StockRead(&key, &numbers) && numbers.own_lowered >= numbers.quota;
+	return StockRead(&key, &numbers) && numbers.own_lowered >= numbers.quota &&
+		numbers.issued == numbers.own_lowered;
 }
 
 /* Counts from the tables, for a template that is not in shared memory. */
@@ -205,7 +136,7 @@ IssuedByTables(int64 template_id)
 	TemplateRow row;
 	int64		issued = 0;
 
-	CountSnapshotTake(&count);
+	CountSnapshotTake(&count, true);
 	if (TemplateReadRow(template_id, count.snapshot, &row))
 		issued = TemplateCountIssued(template_id, &row, count.snapshot);
 	CountSnapshotRelease(&count);
@@ -270,7 +201,7 @@ OwnQuota(int64 template_id, int64 total)
 
 	if (total == CACHE_UNLIMITED)
 		return CACHE_UNLIMITED;
-	CountSnapshotTake(&count);
+	CountSnapshotTake(&count, false);
 	if (TemplateReadRow(template_id, count.snapshot, &row))
 		others = row.others;
 	CountSnapshotRelease(&count);
@@ -280,14 +211,14 @@ OwnQuota(int64 template_id, int64 total)
 static void
 GuardTemplateUpdate(TriggerData *trigger, int64 id)
 {
-	int64		old_total = ColumnInt8(trigger, trigger->tg_trigtuple,
+	int64		old_total = TriggerInt8(trigger, trigger->tg_trigtuple,
 									   "total_stock", CACHE_UNLIMITED);
-	int64		new_total = ColumnInt8(trigger, trigger->tg_newtuple,
+	int64		new_total = TriggerInt8(trigger, trigger->tg_newtuple,
 									   "total_stock", CACHE_UNLIMITED);
 
 	for (int i = 0; i < lengthof(frozen_columns); i++)
 	{
-		if (SameColumn(trigger, frozen_columns[i]))
+		if (TriggerSameColumn(trigger, frozen_columns[i]))
 			continue;
 		RequireUntouched(id, OwnQuota(id, old_total),
 						 psprintf("change \"%s\" of", frozen_columns[i]),
@@ -316,7 +247,7 @@ GuardTemplateTruncate(Oid relation)
 {
 	QueryScope	scope;
 
-	if (!IsReplica())
+	if (!TriggerIsReplica())
 	{
 		QueryBegin(&scope);
 		QueryRun(&lock_coupons, NULL, NULL);	/* waits for open claims */
@@ -333,16 +264,18 @@ GuardTemplateTruncate(Oid relation)
 
 /*
  * A shop must not get the reminders of another by the id of a template that was
- * deleted, nor its notifications, sent or not.
- * Others see them anyhow, and a restore may fill the tables in any order.
+ * deleted, nor its notifications, sent or not.  Roles that are not bound see them
+ * anyhow, and a restore, which is one's, may fill the tables in any order.
  */
 static void
 RefuseUsedId(int64 id)
 {
 	Datum		arg = Int64GetDatum(id);
+	TimestampTz start = GetCurrentStatementStartTimestamp();
 
-	if (IdTime(id) >= GetCurrentStatementStartTimestamp())
-		return;					/* made just now: nobody can have waited for it */
+	/* Ids count milliseconds.  One made just now, nobody can have waited for. */
+	if (IdTime(id) >= start - start % 1000)
+		return;
 	if (Ask(&any_trace_of_template, &arg))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
@@ -354,16 +287,16 @@ RefuseUsedId(int64 id)
 static Datum
 NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 {
-	int64		stored = ColumnInt8(trigger, RowToReturn(trigger), "id", 0);
+	int64		stored = TriggerInt8(trigger, TriggerRow(trigger), "id", 0);
 
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 	{
-		if (!IsReplica() && RoleIsBound())
+		if (!TriggerIsReplica() && RoleIsBound())
 			RefuseUsedId(id);
 		IdObserve(id);
 		JournalAddChange(JOURNAL_CREATED, relation, id);
 	}
-	else if (stored != id && !IsReplica())
+	else if (stored != id && !TriggerIsReplica())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
 				 errmsg("the id of template %lld cannot be changed", (long long) id)));
@@ -377,7 +310,7 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 Datum
 coupon_template_guard(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = GetTrigger(fcinfo);
+	TriggerData *trigger = TriggerGet(fcinfo);
 	Oid			relation = RelationGetRelid(trigger->tg_relation);
 	int64		id;
 
@@ -387,23 +320,23 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(NULL);
 	}
 
-	id = ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0);
+	id = TriggerInt8(trigger, trigger->tg_trigtuple, "id", 0);
 	if (TRIGGER_FIRED_AFTER(trigger->tg_event))
 		return NoteTemplate(trigger, relation, id);
-	if (!IsReplica())
+	if (!TriggerIsReplica())
 	{
 		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 			GuardTemplateUpdate(trigger, id);
 		else
-			RequireUntouched(id, OwnQuota(id, ColumnInt8(trigger, trigger->tg_trigtuple,
+			RequireUntouched(id, OwnQuota(id, TriggerInt8(trigger, trigger->tg_trigtuple,
 														 "total_stock", CACHE_UNLIMITED)),
 							 "delete", "Set its status to 'offline' instead.");
 	}
 	/* Only now: what was loaded above is what everybody sees. */
 	JournalAddChange(JOURNAL_CHANGED, relation, id);
 	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);
-	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsReplica() ?
-						   StampUpdate(trigger) : RowToReturn(trigger));
+	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !TriggerIsReplica() ?
+						   StampUpdate(trigger) : TriggerRow(trigger));
 }
 
 static int32
@@ -411,7 +344,7 @@ ColumnInt4(TriggerData *trigger, HeapTuple tuple, const char *name)
 {
 	bool		isnull;
 
-	return DatumGetInt32(Column(trigger, tuple, name, &isnull));
+	return DatumGetInt32(TriggerColumn(trigger, tuple, name, &isnull));
 }
 
 static bool
@@ -419,7 +352,7 @@ HasStockRow(TriggerData *trigger, HeapTuple tuple)
 {
 	Datum		args[2];
 
-	args[0] = Int64GetDatum(ColumnInt8(trigger, tuple, "template_id", 0));
+	args[0] = Int64GetDatum(TriggerInt8(trigger, tuple, "template_id", 0));
 	args[1] = Int32GetDatum(ColumnInt4(trigger, tuple, "holder"));
 	return Ask(&stock_row, args);
 }
@@ -432,7 +365,7 @@ GiveQuotaAway(int64 template_id, int64 n)
 	TemplateRow row;
 	bool		found;
 
-	CountSnapshotTake(&count);
+	CountSnapshotTake(&count, false);
 	found = TemplateReadRow(template_id, count.snapshot, &row);
 	CountSnapshotRelease(&count);
 	if (found && row.quota != CACHE_UNLIMITED)
@@ -447,7 +380,7 @@ GiveQuotaAway(int64 template_id, int64 n)
 Datum
 coupon_stock_guard(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = GetTrigger(fcinfo);
+	TriggerData *trigger = TriggerGet(fcinfo);
 	Oid			relation = CatalogGet()->template_table;
 	bool		insert = TRIGGER_FIRED_BY_INSERT(trigger->tg_event);
 	bool		delete = TRIGGER_FIRED_BY_DELETE(trigger->tg_event);
@@ -463,16 +396,16 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(NULL);
 	}
 	if (FoldIsRunning())
-		return PointerGetDatum(RowToReturn(trigger));
+		return PointerGetDatum(TriggerRow(trigger));
 
-	new = RowToReturn(trigger);
-	id = ColumnInt8(trigger, new, "template_id", 0);
-	old_quota = insert ? 0 : ColumnInt8(trigger, trigger->tg_trigtuple, "quota", 0);
-	new_quota = delete ? 0 : ColumnInt8(trigger, new, "quota", 0);
-	if (!IsReplica())
+	new = TriggerRow(trigger);
+	id = TriggerInt8(trigger, new, "template_id", 0);
+	old_quota = insert ? 0 : TriggerInt8(trigger, trigger->tg_trigtuple, "quota", 0);
+	new_quota = delete ? 0 : TriggerInt8(trigger, new, "quota", 0);
+	if (!TriggerIsReplica())
 	{
 		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) &&
-			!(SameColumn(trigger, "template_id") && SameColumn(trigger, "holder")))
+			!(TriggerSameColumn(trigger, "template_id") && TriggerSameColumn(trigger, "holder")))
 			ereport(ERROR,
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
@@ -485,150 +418,5 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 		JournalAddChange(JOURNAL_CHANGED, relation, id);
 	if (ColumnInt4(trigger, new, "holder") == 0)
 		JournalAddChange(JOURNAL_RECOUNT, relation, id);
-	return PointerGetDatum(new);
-}
-
-/*
- * coupon_watermark_guard(): on coupon_watermark, AFTER each statement.
- */
-Datum
-coupon_watermark_guard(PG_FUNCTION_ARGS)
-{
-	(void) GetTrigger(fcinfo);
-	if (!FoldIsRunning())
-		JournalAddChange(JOURNAL_RECOUNT, CatalogGet()->template_table,
-						 JOURNAL_ALL_TEMPLATES);
-	return PointerGetDatum(NULL);
-}
-
-/* A row that is not folded is the only record of a unit issued. */
-static void
-RefuseUnfoldedDelete(int64 coupon_id)
-{
-	/* Read once per command: this transaction may fold, and roll that back. */
-	static int64 watermark = 0;
-	static TimestampTz transaction = 0;
-	static CommandId command = 0;
-	static SubTransactionId subtransaction = InvalidSubTransactionId;
-
-	if (transaction != GetCurrentTransactionStartTimestamp() ||
-		command != GetCurrentCommandId(false) ||
-		subtransaction != GetCurrentSubTransactionId())
-	{
-		watermark = FoldWatermark();
-		transaction = GetCurrentTransactionStartTimestamp();
-		command = GetCurrentCommandId(false);
-		subtransaction = GetCurrentSubTransactionId();
-	}
-	if (coupon_id > watermark)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_NOT_FOLDED),
-				 errmsg("coupon %lld has not been folded into the count of its stock",
-						(long long) coupon_id),
-				 errdetail("Deleting it now would give its unit back."),
-				 errhint("Run SELECT coupon_fold() first.")));
-}
-
-static bool
-IsSameStock(TriggerData *trigger)
-{
-	return SameColumn(trigger, "id") && SameColumn(trigger, "template_id") &&
-		SameColumn(trigger, "holder");
-}
-
-/* Which stock a coupon came from is settled when it is folded, or sooner. */
-static void
-RefuseOtherStock(TriggerData *trigger)
-{
-	bool		free_before,
-				free_after;
-
-	(void) Column(trigger, trigger->tg_trigtuple, "holder", &free_before);
-	(void) Column(trigger, trigger->tg_newtuple, "holder", &free_after);
-	if (free_before && free_after)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-			 errmsg("id, template and holder of coupon %lld cannot be changed: its stock is counted by them",
-					(long long) ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)),
-			 errhint("Revoke the coupon, and let the user claim another one.")));
-}
-
-/*
- * Tell what shared memory knows of users: who will hold a row, before it is
- * there (claimants.c), and that somebody may hold one less, at commit
- * (holdings.c).
- */
-static void
-NoteUsers(TriggerData *trigger)
-{
-	Oid			relation = CatalogGet()->template_table;
-	HeapTuple	new = RowToReturn(trigger);
-
-	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
-		ClaimantsAdd(relation, ColumnInt8(trigger, new, "template_id", 0),
-					 ColumnInt8(trigger, new, "user_id", 0));
-	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
-		JournalAddChange(JOURNAL_FEWER, relation,
-						 ColumnInt8(trigger, trigger->tg_trigtuple,
-									"template_id", 0));
-}
-
-/*
- * user_coupon_guard(): on user_coupon and each partition, BEFORE each row that
- * is inserted, deleted, or changed in a column that counts, and TRUNCATE.
- */
-Datum
-user_coupon_guard(PG_FUNCTION_ARGS)
-{
-	TriggerData *trigger = GetTrigger(fcinfo);
-	HeapTuple	new;
-	Oid			relation;
-	bool		isnull;
-	int64		old_template;
-	int64		new_template;
-
-	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		NoteUsers(trigger);
-
-	/* A row of the claim path is counted already. */
-	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) && InsertIsRunning() &&
-		InsertIsOurs(ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0),
-					 ColumnInt8(trigger, trigger->tg_trigtuple, "user_id", 0),
-					 ColumnInt8(trigger, trigger->tg_trigtuple, "id", 0)))
-		return PointerGetDatum(trigger->tg_trigtuple);
-
-	relation = CatalogGet()->template_table;
-	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
-	{
-		JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
-		return PointerGetDatum(NULL);
-	}
-
-	new = RowToReturn(trigger);
-	old_template = ColumnInt8(trigger, trigger->tg_trigtuple, "template_id", 0);
-	new_template = ColumnInt8(trigger, new, "template_id", 0);
-	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
-	{
-		(void) Column(trigger, new, "holder", &isnull);
-		if (!isnull && !IsReplica())
-			RefuseUnfoldedDelete(ColumnInt8(trigger, new, "id", 0));
-		if (!isnull && IsReplica())
-			JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
-		return PointerGetDatum(new);
-	}
-
-	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
-	{
-		if (IsSameStock(trigger))
-			return PointerGetDatum(new);
-		if (!IsReplica())
-			RefuseOtherStock(trigger);
-		JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
-	}
-	IdObserve(ColumnInt8(trigger, new, "id", 0));
-	(void) Column(trigger, new, "holder", &isnull);
-	if (!isnull)
-		JournalAddChange(JOURNAL_RECOUNT, relation, new_template);
 	return PointerGetDatum(new);
 }

@@ -376,7 +376,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 					 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
 							(long long) key->template_id),
 					 errhint("Commit first.")));
-		CountSnapshotTake(&now);
+		CountSnapshotTake(&now, count);
 		CountSnapshotRefuseOwnDdl(&now);
 		found = TemplateReadRow(key->template_id, now.snapshot, &row);
 		if (found && count)

@@ -103,7 +103,7 @@ FetchOwn(TemplateView *view)
 	bool		found;
 
 	CommandCounterIncrement();
-	CountSnapshotTake(&count);
+	CountSnapshotTake(&count, view->origin == TEMPLATE_OWN_CREATED);
 	found = TemplateReadRow(view->key.template_id, count.snapshot, &row);
 	if (found)
 	{
