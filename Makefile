@@ -62,6 +62,7 @@ OBJS = \
 	src/base/shop_role.o \
 	src/base/subxact.o \
 	src/base/throttle.o \
+	src/base/worker_slots.o \
 	src/claim/claim.o \
 	src/claim/receive.o \
 	src/claim/wallet.o \
@@ -91,7 +92,6 @@ OBJS = \
 	src/store/holdings.o \
 	src/store/insert.o \
 	src/store/rows.o \
-	src/task/announce.o \
 	src/task/deferred.o \
 	src/task/input_rows.o \
 	src/task/runner.o \

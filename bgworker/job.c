@@ -25,11 +25,11 @@
 #include "utils/timestamp.h"
 
 #include "base/commit_wakeup.h"
+#include "base/worker_slots.h"
+#include "bgworker/base/process.h"
 #include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/job.h"
-#include "bgworker/base/process.h"
-#include "bgworker/base/status.h"
 #include "remind/tick.h"
 #include "task/runner.h"
 #include "template/fold.h"
@@ -39,15 +39,15 @@
 
 static const Job jobs[] = {
 	/* Not at start: see FoldNew. */
-	{"fold", WAKE_WORKER, WAKE_FOLD, 1000, false, false, FoldNew},
+	{"fold", KIND_WORKER, WAKE_FOLD, 1000, false, false, FoldNew},
 	/* Only tells the next to look at all. */
-	{"reminders", WAKE_WORKER, WAKE_REMIND_ALL, 0, true, true, RemindTickAll},
-	{"reminders", WAKE_WORKER, WAKE_REMIND, 200, true, false, RemindTick},
-	{"tasks", WAKE_WORKER, WAKE_TASKS, 0, true, true, TaskJob},
-	{"deliver", WAKE_WORKER, WAKE_DELIVER, 20, true, true, DeliverJob},
-	{"answers", WAKE_WORKER, JOB_SOCKET, 0, false, true, DeliverAnswers},
-	{"deliver", WAKE_MAILER, WAKE_DELIVER, 20, true, true, DeliverJob},
-	{"answers", WAKE_MAILER, JOB_SOCKET, 0, false, true, DeliverAnswers},
+	{"reminders", KIND_WORKER, WAKE_REMIND_ALL, 0, true, true, RemindTickAll},
+	{"reminders", KIND_WORKER, WAKE_REMIND, 200, true, false, RemindTick},
+	{"tasks", KIND_WORKER, WAKE_TASKS, 0, true, true, TaskJob},
+	{"deliver", KIND_WORKER, WAKE_DELIVER, 20, true, true, DeliverJob},
+	{"answers", KIND_WORKER, JOB_SOCKET, 0, false, true, DeliverAnswers},
+	{"deliver", KIND_MAILER, WAKE_DELIVER, 20, true, true, DeliverJob},
+	{"answers", KIND_MAILER, JOB_SOCKET, 0, false, true, DeliverAnswers},
 };
 
 /* What this process knows of each. */
@@ -64,10 +64,10 @@ static struct
  * JobInit makes those jobs of this process due that are to run at the start.
  */
 void
-JobInit(int number, WakeKind kind)
+JobInit(int number, WorkerKind kind)
 {
 	ProcessInit(number, kind);
-	DeliverInit(kind == WAKE_MAILER);
+	DeliverInit(kind == KIND_MAILER);
 	memset(runs, 0, sizeof(runs));
 	for (int i = 0; i < lengthof(jobs); i++)
 	{
@@ -96,7 +96,7 @@ JobSocket(void)
 static void
 AddContext(void *arg)
 {
-	errcontext("coupon %s, job \"%s\"", ProcessKind() == WAKE_MAILER ? "mailer" : "worker",
+	errcontext("coupon %s, job \"%s\"", ProcessKind() == KIND_MAILER ? "mailer" : "worker",
 			   (const char *) arg);
 }
 
@@ -139,7 +139,7 @@ Fail(int i, MemoryContext caller)
 	error = CopyErrorData();
 	hash = hash_bytes((unsigned char *) error->message, strlen(error->message));
 	again = runs[i].backoff > 0 && hash == runs[i].error;
-	asked = error->sqlerrcode == ERRCODE_QUERY_CANCELED && WakeIsAsked(ProcessSlot());
+	asked = error->sqlerrcode == ERRCODE_QUERY_CANCELED && SlotIsAsked(ProcessSlot());
 	if (!again && !asked)
 		EmitErrorReport();
 	FlushErrorState();
@@ -158,7 +158,7 @@ Fail(int i, MemoryContext caller)
 				(errmsg_internal("job \"%s\" fails again: %s", jobs[i].name,
 								 error->message)));
 	if (!asked)
-		StatusSetError(ProcessSlot(), psprintf("%s: %s", jobs[i].name, error->message));
+		SlotSetError(ProcessSlot(), psprintf("%s: %s", jobs[i].name, error->message));
 	FreeErrorData(error);
 	RESUME_INTERRUPTS();
 }
@@ -171,7 +171,7 @@ Succeed(int i, long answer)
 	if (runs[i].backoff > 0)
 		ereport(LOG,
 				(errmsg("coupon %s: \"%s\" succeeds again",
-						ProcessKind() == WAKE_MAILER ? "mailer" : "worker", jobs[i].name)));
+						ProcessKind() == KIND_MAILER ? "mailer" : "worker", jobs[i].name)));
 	runs[i].backoff = 0;
 	runs[i].rested = TimestampTzPlusMilliseconds(now, jobs[i].pause);
 	runs[i].due = answer == JOB_SLEEP ? DT_NOEND :
@@ -229,7 +229,7 @@ JobRunDue(uint32 reasons)
 		if (reasons & WAKE_NOW)
 			runs[i].due = 0;
 		QueryCancelPending = false; /* it was meant for what is over */
-		if (DueAt(i) <= GetCurrentTimestamp() && !WakeIsAsked(ProcessSlot()))
+		if (DueAt(i) <= GetCurrentTimestamp() && !SlotIsAsked(ProcessSlot()))
 			RunIsolated(i);
 		next = Min(next, DueAt(i));
 	}

@@ -9,6 +9,7 @@
 #include "datatype/timestamp.h"
 
 #include "base/commit_wakeup.h"
+#include "base/worker_slots.h"
 
 /* Beside the reasons of commit_wakeup.h: what JobSocket gave is readable. */
 #define JOB_SOCKET	0x2000
@@ -30,7 +31,7 @@ typedef long (*JobFunction) (bool woken);
 typedef struct Job
 {
 	const char *name;
-	WakeKind	process;		/* which does it */
+	WorkerKind	process;		/* which does it */
 	uint32		reasons;		/* WAKE_… bits, or JOB_SOCKET, that bring it work */
 	int			pause;			/* ms from the end of one run to the next woken one */
 	bool		at_start;		/* of a worker: what happened before is unknown */
@@ -38,7 +39,7 @@ typedef struct Job
 	JobFunction run;
 } Job;
 
-extern void JobInit(int number, WakeKind process);
+extern void JobInit(int number, WorkerKind process);
 extern int	JobSocket(void);
 extern long JobRunDue(uint32 reasons);
 

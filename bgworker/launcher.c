@@ -10,8 +10,7 @@
  * the launcher itself is started anew.  Two are started at a time, so that a
  * server with many databases does not feel it.
  *
- * What it has to remember beyond its own death is in shared memory (commit_wakeup.c and
- * status.c): a new launcher finds the workers that run and leaves them alone.
+ * What it has to remember beyond its own death is in shared memory (worker_slots.c): a new launcher finds the workers that run and leaves them alone.
  * A worker tells of its end itself, by taking its latch away; the handle is
  * only asked about one that has never come as far.
  */
@@ -39,8 +38,8 @@
 
 #include "base/commit_wakeup.h"
 #include "base/guc.h"
+#include "base/worker_slots.h"
 #include "bgworker/launcher.h"
-#include "bgworker/base/status.h"
 #include "bgworker/worker.h"
 
 #define RESTART_SECONDS 3		/* of the launcher itself */
@@ -57,7 +56,7 @@
 typedef struct Charge
 {
 	Oid			database;
-	WakeKind	kind;
+	WorkerKind	kind;
 	BackgroundWorkerHandle *handle; /* of the last start, if it was ours */
 	bool		waiting;		/* for retry_at; else for the process */
 	TimestampTz since;			/* start asked for */
@@ -94,7 +93,7 @@ LauncherInit(void)
 static void
 AtExit(int code, Datum arg)
 {
-	WakeDetach(WAKE_LAUNCHER);
+	SlotDetach(SLOT_LAUNCHER);
 }
 
 /* The databases that should have a worker if they have the extension. */
@@ -170,7 +169,7 @@ Forget(int number)
 {
 	DropHandle(&charges[number]);
 	memset(&charges[number], 0, sizeof(Charge));
-	WakeClose(number);
+	SlotClose(number);
 }
 
 static void
@@ -184,8 +183,8 @@ NoteFailure(int number)
 								   2 * LAST_BACKOFF))
 		charge->backoff = 0;
 	charge->backoff = Min(Max(2 * charge->backoff, FIRST_BACKOFF), LAST_BACKOFF);
-	StatusSetState(number, WORKER_FAILED);
-	StatusSetError(number, "the process has ended; the server log says why");
+	SlotSetState(number, WORKER_FAILED);
+	SlotSetError(number, "the process has ended; the server log says why");
 	WaitUntil(charge, charge->backoff);
 }
 
@@ -197,7 +196,7 @@ NoteFailure(int number)
 static bool
 IsToLookAgain(int number)
 {
-	return (WakeTakeReasons(number) & (WAKE_LOOK | WAKE_NOW)) != 0;
+	return (SlotTakeReasons(number) & (WAKE_LOOK | WAKE_NOW)) != 0;
 }
 
 /* Nobody is attached: has it not come yet, has it left, has it failed? */
@@ -205,11 +204,12 @@ static void
 Settle(int number)
 {
 	Charge	   *charge = &charges[number];
-	WorkerState state = StatusGetState(number);
 	MemoryContext old;
+	SlotStatus	slot;
 	pid_t		pid;
 
-	if (state == WORKER_STARTING && !WakeIsAsked(number))
+	(void) SlotGet(number, &slot);
+	if (slot.state == WORKER_STARTING && !SlotIsAsked(number))
 	{
 		bool		gone;
 
@@ -224,17 +224,17 @@ Settle(int number)
 	}
 	DropHandle(charge);
 
-	if (state == WORKER_ABSENT && charge->kind == WAKE_WORKER && !IsToLookAgain(number))
+	if (slot.state == WORKER_ABSENT && charge->kind == KIND_WORKER && !IsToLookAgain(number))
 	{
 		old = MemoryContextSwitchTo(TopMemoryContext);
 		absent = list_append_unique_oid(absent, charge->database);
 		MemoryContextSwitchTo(old);
 	}
-	if (state == WORKER_ABSENT || state == WORKER_UNWANTED)
+	if (slot.state == WORKER_ABSENT || slot.state == WORKER_UNWANTED)
 		Forget(number);
-	else if (WakeIsAsked(number))
+	else if (SlotIsAsked(number))
 	{
-		StatusSetState(number, WORKER_LEFT);
+		SlotSetState(number, WORKER_LEFT);
 		WaitUntil(charge, LEFT_PAUSE);
 	}
 	else
@@ -245,7 +245,7 @@ static bool
 IsWanted(const Charge *charge, List *wanted)
 {
 	return list_member_oid(wanted, charge->database) &&
-		(charge->kind == WAKE_WORKER || WakeMailerIsWanted(charge->database));
+		(charge->kind == KIND_WORKER || SlotMailerIsWanted(charge->database));
 }
 
 /* Look after the slots that are in use; returns how many are starting. */
@@ -254,29 +254,26 @@ LookAfter(List *wanted)
 {
 	int			starting = 0;
 
-	for (int i = 1; i < WakeSlotCount(); i++)
+	for (int i = 1; i < SlotCount(); i++)
 	{
 		Charge	   *charge = &charges[i];
-		Oid			database;
-		WakeKind	kind;
-		int			pid;
+		SlotStatus	slot;
 
-		if (!WakeGet(i, &database, &kind, &pid))
+		if (!SlotGet(i, &slot))
 			continue;
-		if (charge->database != database)	/* left by a launcher before us */
+		if (charge->database != slot.database)	/* left by a launcher before us */
 		{
-			charge->database = database;
-			charge->kind = kind;
+			charge->database = slot.database;
+			charge->kind = slot.kind;
 			charge->since = GetCurrentTimestamp();
-			charge->waiting = StatusGetState(i) == WORKER_FAILED;
+			charge->waiting = slot.state == WORKER_FAILED;
 		}
-		if (pid == 0 && !charge->waiting)
+		if (slot.pid == 0 && !charge->waiting)
 			Settle(i);
 		/* Settle before: it may have been dropped while it ran. */
-		if (pid == 0 && charge->waiting && !IsWanted(charge, wanted))
+		if (slot.pid == 0 && charge->waiting && !IsWanted(charge, wanted))
 			Forget(i);
-		if (WakeGet(i, &database, &kind, &pid) && !charge->waiting &&
-			StatusGetState(i) == WORKER_STARTING)
+		if (SlotGet(i, &slot) && !charge->waiting && slot.state == WORKER_STARTING)
 			starting++;
 	}
 	return starting;
@@ -284,19 +281,18 @@ LookAfter(List *wanted)
 
 /* Where none is free: next time, one is when a process leaves. */
 static void
-OpenSlot(Oid database, WakeKind kind)
+OpenSlot(Oid database, WorkerKind kind)
 {
 	int			number;
 
-	for (int i = 1; i < WakeSlotCount(); i++)
+	for (int i = 1; i < SlotCount(); i++)
 	{
 		if (charges[i].database == database && charges[i].kind == kind)
 			return;
 	}
-	number = WakeOpen(database, kind);
+	number = SlotOpen(database, kind);
 	if (number == 0)
 		return;
-	StatusReset(number);
 	memset(&charges[number], 0, sizeof(Charge));
 	charges[number].database = database;
 	charges[number].kind = kind;
@@ -314,9 +310,9 @@ OpenSlots(List *wanted)
 
 		if (list_member_oid(absent, database))
 			continue;
-		OpenSlot(database, WAKE_WORKER);
-		if (WakeMailerIsWanted(database))
-			OpenSlot(database, WAKE_MAILER);
+		OpenSlot(database, KIND_WORKER);
+		if (SlotMailerIsWanted(database))
+			OpenSlot(database, KIND_MAILER);
 	}
 }
 
@@ -332,8 +328,8 @@ Start(int number, MemoryContext context)
 		WaitUntil(charge, BUSY_PAUSE);
 		return;
 	}
-	WakeForgetAsked(number);
-	StatusSetState(number, WORKER_STARTING);
+	SlotForgetAsked(number);
+	SlotSetState(number, WORKER_STARTING);
 	old = MemoryContextSwitchTo(TopMemoryContext);
 	ok = WorkerRegister(number, charge->database, charge->kind, &charge->handle);
 	MemoryContextSwitchTo(old);
@@ -351,8 +347,8 @@ Start(int number, MemoryContext context)
 				 errmsg("no background worker is left for coupon"),
 				 errhint("Raise max_worker_processes: coupon needs one for each database that has it, one more where it sends mail, and one for itself.")));
 	warned = true;
-	StatusSetState(number, WORKER_FAILED);
-	StatusSetError(number, "no background worker is left: raise max_worker_processes");
+	SlotSetState(number, WORKER_FAILED);
+	SlotSetError(number, "no background worker is left: raise max_worker_processes");
 	WaitUntil(charge, FULL_PAUSE);
 }
 
@@ -362,7 +358,7 @@ StartDue(int starting, MemoryContext context)
 {
 	long		sleep = starting > 0 ? BUSY_PAUSE : LONGEST_SLEEP;
 
-	for (int i = 1; i < WakeSlotCount(); i++)
+	for (int i = 1; i < SlotCount(); i++)
 	{
 		Charge	   *charge = &charges[i];
 
@@ -387,20 +383,20 @@ StartDue(int starting, MemoryContext context)
 static void
 HeedInstalled(void)
 {
-	Oid			installed = WakeTakeInstalled();
+	Oid			installed = SlotTakeInstalled();
 
 	if (!OidIsValid(installed))
 		return;
-	if (installed == WAKE_ANYWHERE)
+	if (installed == SLOT_ANYWHERE)
 	{
 		list_free(absent);
 		absent = NIL;
 	}
 	else
 		absent = list_delete_oid(absent, installed);
-	for (int i = 1; i < WakeSlotCount(); i++)
+	for (int i = 1; i < SlotCount(); i++)
 	{
-		if (charges[i].database == installed || installed == WAKE_ANYWHERE)
+		if (charges[i].database == installed || installed == SLOT_ANYWHERE)
 			charges[i].retry_at = 0;
 	}
 }
@@ -425,7 +421,7 @@ Turn(MemoryContext context)
 	sleep = StartDue(starting, context);
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	StatusCountTurn(WAKE_LAUNCHER);
+	SlotCountTurn(SLOT_LAUNCHER);
 	return sleep;
 }
 
@@ -440,15 +436,15 @@ CouponLauncherMain(Datum arg)
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	StatusSetState(WAKE_LAUNCHER, WORKER_STARTING);
-	WakeAttach(WAKE_LAUNCHER, InvalidOid);
+	SlotSetState(SLOT_LAUNCHER, WORKER_STARTING);
+	SlotAttach(SLOT_LAUNCHER, InvalidOid);
 	before_shmem_exit(AtExit, (Datum) 0);
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
 	pgstat_report_appname("coupon launcher");
-	StatusSetState(WAKE_LAUNCHER, WORKER_RUNNING);
+	SlotSetState(SLOT_LAUNCHER, WORKER_RUNNING);
 
 	charges = MemoryContextAllocZero(TopMemoryContext,
-									 WakeSlotCount() * sizeof(Charge));
+									 SlotCount() * sizeof(Charge));
 	context = AllocSetContextCreate(TopMemoryContext, "coupon launcher turn",
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);

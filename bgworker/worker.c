@@ -28,11 +28,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "base/commit_wakeup.h"
 #include "base/compat.h"
 #include "base/guc.h"
+#include "base/worker_slots.h"
 #include "bgworker/job.h"
-#include "bgworker/base/status.h"
 #include "bgworker/worker.h"
 
 /* A worker with nothing to do looks whether it should still be there. */
@@ -43,18 +42,18 @@
 typedef struct WorkerExtra
 {
 	Oid			database;
-	WakeKind	kind;
+	WorkerKind	kind;
 } WorkerExtra;
 
 StaticAssertDecl(sizeof(WorkerExtra) <= BGW_EXTRALEN, "the launcher's words must fit");
 
-static const char *const type_names[WAKE_KINDS] = {
-	[WAKE_WORKER] = "coupon worker",
-	[WAKE_MAILER] = "coupon mailer",
+static const char *const type_names[WORKER_KINDS] = {
+	[KIND_WORKER] = "coupon worker",
+	[KIND_MAILER] = "coupon mailer",
 };
 
 static int	my_number;			/* of my slot */
-static WakeKind my_kind;
+static WorkerKind my_kind;
 static char *my_database_name;
 static TimestampTz looked_at = 0;
 
@@ -63,7 +62,7 @@ static TimestampTz looked_at = 0;
  * no place left among max_worker_processes.
  */
 bool
-WorkerRegister(int number, Oid database, WakeKind kind, BackgroundWorkerHandle **handle)
+WorkerRegister(int number, Oid database, WorkerKind kind, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker;
 	WorkerExtra extra = {database, kind};
@@ -86,13 +85,13 @@ WorkerRegister(int number, Oid database, WakeKind kind, BackgroundWorkerHandle *
 static void
 AtExit(int code, Datum arg)
 {
-	WakeDetach(my_number);
+	SlotDetach(my_number);
 }
 
 static void
 Leave(WorkerState why)
 {
-	StatusSetState(my_number, why);
+	SlotSetState(my_number, why);
 	proc_exit(0);
 }
 
@@ -137,7 +136,7 @@ LeaveUnlessNeeded(MemoryContext context)
 	if (!IsInstalled(context))
 		Leave(WORKER_ABSENT);
 	if (!GucNamesDatabase(my_database_name) ||
-		(my_kind == WAKE_MAILER && !WakeMailerIsWanted(MyDatabaseId)))
+		(my_kind == KIND_MAILER && !SlotMailerIsWanted(MyDatabaseId)))
 		Leave(WORKER_UNWANTED);
 }
 
@@ -145,7 +144,7 @@ LeaveUnlessNeeded(MemoryContext context)
 static long
 Turn(MemoryContext context, uint32 ready)
 {
-	uint32		reasons = WakeTakeReasons(my_number);
+	uint32		reasons = SlotTakeReasons(my_number);
 	TimestampTz now = GetCurrentTimestamp();
 	long		sleep;
 
@@ -158,7 +157,7 @@ Turn(MemoryContext context, uint32 ready)
 	sleep = JobRunDue(reasons | ready);
 	pgstat_report_stat(sleep == JOB_SLEEP || sleep > LOOK_PAUSE);
 	pgstat_report_activity(STATE_IDLE, NULL);
-	StatusCountTurn(my_number);
+	SlotCountTurn(my_number);
 	return sleep == JOB_SLEEP ? LONGEST_SLEEP : Min(sleep, LONGEST_SLEEP);
 }
 
@@ -203,7 +202,7 @@ Connect(void)
 	memcpy(&extra, MyBgworkerEntry->bgw_extra, sizeof(extra));
 	my_kind = extra.kind;
 	/* The launcher died and another one was quicker, or we came too late. */
-	if (!WakeAttach(my_number, extra.database))
+	if (!SlotAttach(my_number, extra.database))
 		proc_exit(0);
 	before_shmem_exit(AtExit, (Datum) 0);
 
@@ -231,8 +230,8 @@ CouponWorkerMain(Datum arg)
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
 	LeaveUnlessNeeded(context);
-	StatusSetState(my_number, WORKER_RUNNING);
-	WakeLauncher();				/* it starts the next one */
+	SlotSetState(my_number, WORKER_RUNNING);
+	SlotWakeLauncher();				/* it starts the next one */
 	JobInit(my_number, my_kind);
 
 	for (;;)
@@ -241,7 +240,7 @@ CouponWorkerMain(Datum arg)
 
 		MemoryContextReset(context);
 		ready = Sleep(sleep);
-		if (WakeIsAsked(my_number))
+		if (SlotIsAsked(my_number))
 			Leave(WORKER_LEFT);
 		QueryCancelPending = false; /* it came too late for what it meant */
 		CHECK_FOR_INTERRUPTS();

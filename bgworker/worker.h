@@ -7,9 +7,9 @@
 
 #include "postmaster/bgworker.h"
 
-#include "base/commit_wakeup.h"
+#include "base/worker_slots.h"
 
-extern bool WorkerRegister(int number, Oid database, WakeKind kind,
+extern bool WorkerRegister(int number, Oid database, WorkerKind kind,
 						   BackgroundWorkerHandle **handle);
 extern PGDLLEXPORT void CouponWorkerMain(Datum arg);
 

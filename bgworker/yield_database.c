@@ -24,6 +24,7 @@
 
 #include "base/commit_wakeup.h"
 #include "base/compat.h"
+#include "base/worker_slots.h"
 #include "bgworker/yield_database.h"
 
 static ProcessUtility_hook_type previous_hook = NULL;
@@ -38,7 +39,7 @@ MakeRoom(const char *name)
 	database = get_database_oid(name, true);
 	if (OidIsValid(database) &&
 		CompatDatabaseOwnerCheck(database, GetUserId()))
-		WakeAskToLeave(database);
+		SlotAskToLeave(database);
 }
 
 /* The value of an option of CREATE or ALTER DATABASE, NULL without it. */

@@ -20,8 +20,8 @@
 #include "base/id.h"
 #include "base/shop_role.h"
 #include "base/throttle.h"
+#include "base/worker_slots.h"
 #include "bgworker/launcher.h"
-#include "bgworker/base/status.h"
 #include "bgworker/yield_database.h"
 #include "stock/cache.h"
 #include "stock/journal.h"
@@ -46,10 +46,8 @@ RequestSharedMemory(void)
 	RequestAddinShmemSpace(HoldingsShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
 	RequestAddinShmemSpace(ThrottleShmemSize());
-	RequestAddinShmemSpace(WakeShmemSize());
-	RequestAddinShmemSpace(StatusShmemSize());
+	RequestAddinShmemSpace(SlotShmemSize());
 	RequestNamedLWLockTranche("coupon", CacheLockCount());
-	RequestNamedLWLockTranche("coupon wake", 1);
 	RequestNamedLWLockTranche("coupon workers", 1);
 }
 
@@ -65,8 +63,7 @@ InitSharedMemory(void)
 	HoldingsShmemInit();
 	IdShmemInit();
 	ThrottleShmemInit();
-	WakeShmemInit();
-	StatusShmemInit();
+	SlotShmemInit();
 	LWLockRelease(AddinShmemInitLock);
 }
 

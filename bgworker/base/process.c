@@ -9,13 +9,13 @@
 #include "bgworker/base/process.h"
 
 static int	my_slot;
-static WakeKind my_kind;
+static WorkerKind my_kind;
 
 /*
  * ProcessInit says which slot this process has, and what it is.
  */
 void
-ProcessInit(int slot, WakeKind kind)
+ProcessInit(int slot, WorkerKind kind)
 {
 	my_slot = slot;
 	my_kind = kind;
@@ -33,7 +33,7 @@ ProcessSlot(void)
 /*
  * ProcessKind tells whether this process is a worker or a mailer.
  */
-WakeKind
+WorkerKind
 ProcessKind(void)
 {
 	return my_kind;

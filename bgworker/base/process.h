@@ -7,11 +7,11 @@
 
 #include "datatype/timestamp.h"
 
-#include "base/commit_wakeup.h"
+#include "base/worker_slots.h"
 
-extern void ProcessInit(int slot, WakeKind kind);
+extern void ProcessInit(int slot, WorkerKind kind);
 extern int	ProcessSlot(void);
-extern WakeKind ProcessKind(void);
+extern WorkerKind ProcessKind(void);
 extern bool ProcessClockWentBack(TimestampTz *last);
 
 #endif							/* COUPON_PROCESS_H */

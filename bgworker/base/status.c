@@ -1,140 +1,23 @@
 /*
  * status.c
  *		What the launcher and the workers are doing, for coupon_stat_worker.
- *
- * One entry for each slot of commit_wakeup.c, under one lock.  An entry outlives the
- * process that it tells of, so that the reason of a failure can be read while
- * the next try is waited for; the launcher resets it for another database.
  */
 #include "postgres.h"
 
 #include "commands/extension.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/lwlock.h"
-#include "storage/shmem.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "base/commit_wakeup.h"
-#include "bgworker/base/status.h"
+#include "base/worker_slots.h"
 
-#define ERROR_LENGTH 400
 #define STATUS_COLUMNS 10
-
-typedef struct WorkerStatus
-{
-	WorkerState state;
-	TimestampTz started_at;		/* of the process */
-	TimestampTz last_turn_at;	/* 0: none yet */
-	int64		turns;
-	int64		errors;
-	TimestampTz last_error_at;	/* 0: none */
-	char		last_error[ERROR_LENGTH];
-} WorkerStatus;
 
 PG_FUNCTION_INFO_V1(coupon_stat_workers);
 PG_FUNCTION_INFO_V1(coupon_worker_wake);
-
-static WorkerStatus *entries = NULL;
-static LWLock *lock = NULL;
-
-/*
- * StatusShmemSize returns the bytes that the entries need.
- */
-Size
-StatusShmemSize(void)
-{
-	return mul_size(WakeSlotCount(), sizeof(WorkerStatus));
-}
-
-/*
- * StatusShmemInit attaches to the entries; AddinShmemInitLock is held.
- */
-void
-StatusShmemInit(void)
-{
-	bool		found;
-
-	entries = ShmemInitStruct("coupon workers", StatusShmemSize(), &found);
-	lock = &GetNamedLWLockTranche("coupon workers")->lock;
-	if (!found)
-		memset(entries, 0, StatusShmemSize());
-}
-
-/*
- * StatusReset forgets everything: the slot now serves another database.
- */
-void
-StatusReset(int number)
-{
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	memset(&entries[number], 0, sizeof(WorkerStatus));
-	LWLockRelease(lock);
-}
-
-/*
- * StatusSetState says what a process is doing, or why it has left.
- */
-void
-StatusSetState(int number, WorkerState state)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	if (state == WORKER_RUNNING && entries[number].state != WORKER_RUNNING)
-		entries[number].started_at = now;
-	entries[number].state = state;
-	LWLockRelease(lock);
-}
-
-/*
- * StatusGetState returns it.
- */
-WorkerState
-StatusGetState(int number)
-{
-	WorkerState state;
-
-	LWLockAcquire(lock, LW_SHARED);
-	state = entries[number].state;
-	LWLockRelease(lock);
-	return state;
-}
-
-/*
- * StatusCountTurn says that a process has looked at everything once more.
- */
-void
-StatusCountTurn(int number)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entries[number].turns++;
-	entries[number].last_turn_at = now;
-	LWLockRelease(lock);
-}
-
-/*
- * StatusSetError keeps the text of the last failure, as much as there is room
- * for.
- */
-void
-StatusSetError(int number, const char *text)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	int			length = pg_mbcliplen(text, strlen(text), ERROR_LENGTH - 1);
-
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	entries[number].errors++;
-	entries[number].last_error_at = now;
-	memcpy(entries[number].last_error, text, length);
-	entries[number].last_error[length] = '\0';
-	LWLockRelease(lock);
-}
 
 static const char *
 StateName(WorkerState state)
@@ -161,9 +44,9 @@ StateName(WorkerState state)
  * shown as it is only in its own.
  */
 static Datum
-ErrorText(WorkerStatus *status, Oid database)
+ErrorText(SlotStatus *status)
 {
-	if (database != MyDatabaseId)
+	if (status->database != MyDatabaseId)
 	{
 		for (char *p = status->last_error; *p != '\0'; p++)
 		{
@@ -184,41 +67,35 @@ coupon_stat_workers(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
-	for (int i = 0; entries != NULL && i < WakeSlotCount(); i++)
+	for (int i = 0; i < SlotCount(); i++)
 	{
-		WorkerStatus copy;
-		Oid			database;
-		WakeKind	kind;
-		int			pid;
+		SlotStatus	slot;
 		Datum		values[STATUS_COLUMNS];
 		bool		nulls[STATUS_COLUMNS] = {false};
 
-		if (!WakeGet(i, &database, &kind, &pid))
+		if (!SlotGet(i, &slot))
 			continue;
-		LWLockAcquire(lock, LW_SHARED);
-		copy = entries[i];
-		LWLockRelease(lock);
-		if (i == WAKE_LAUNCHER && pid == 0 && copy.turns == 0)
+		if (i == SLOT_LAUNCHER && slot.pid == 0 && slot.turns == 0)
 			continue;			/* never started: this is a standby */
 
-		values[0] = CStringGetTextDatum(i == WAKE_LAUNCHER ? "launcher" :
-										kind == WAKE_MAILER ? "mailer" : "worker");
-		values[1] = ObjectIdGetDatum(database);
-		nulls[1] = i == WAKE_LAUNCHER;
-		values[2] = Int32GetDatum(pid);
-		nulls[2] = pid == 0;
+		values[0] = CStringGetTextDatum(i == SLOT_LAUNCHER ? "launcher" :
+										slot.kind == KIND_MAILER ? "mailer" : "worker");
+		values[1] = ObjectIdGetDatum(slot.database);
+		nulls[1] = i == SLOT_LAUNCHER;
+		values[2] = Int32GetDatum(slot.pid);
+		nulls[2] = slot.pid == 0;
 		/* One that has just died says "running" until the launcher looks. */
 		values[3] = CStringGetTextDatum(StateName(
-			copy.state == WORKER_RUNNING && pid == 0 ? WORKER_FAILED : copy.state));
-		values[4] = TimestampTzGetDatum(copy.started_at);
-		nulls[4] = copy.started_at == 0 || pid == 0;
-		values[5] = TimestampTzGetDatum(copy.last_turn_at);
-		nulls[5] = copy.last_turn_at == 0;
-		values[6] = Int64GetDatum(copy.turns);
-		values[7] = Int64GetDatum(copy.errors);
-		nulls[8] = nulls[9] = copy.last_error_at == 0;
-		values[8] = ErrorText(&copy, database);
-		values[9] = TimestampTzGetDatum(copy.last_error_at);
+			slot.state == WORKER_RUNNING && slot.pid == 0 ? WORKER_FAILED : slot.state));
+		values[4] = TimestampTzGetDatum(slot.started_at);
+		nulls[4] = slot.started_at == 0 || slot.pid == 0;
+		values[5] = TimestampTzGetDatum(slot.last_turn_at);
+		nulls[5] = slot.last_turn_at == 0;
+		values[6] = Int64GetDatum(slot.turns);
+		values[7] = Int64GetDatum(slot.errors);
+		nulls[8] = nulls[9] = slot.last_error_at == 0;
+		values[8] = ErrorText(&slot);
+		values[9] = TimestampTzGetDatum(slot.last_error_at);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -34,14 +34,13 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "base/commit_wakeup.h"
+#include "base/worker_slots.h"
 #include "base/subxact.h"
 #include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/channel_window.h"
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/delivery/retry.h"
 #include "bgworker/base/process.h"
-#include "bgworker/base/status.h"
 #include "notification/lease.h"
 #include "render/request.h"
 
@@ -91,7 +90,7 @@ LoadChannels(void)
 	bool		any_mail = WindowLoadChannels(for_mail);
 
 	if (!for_mail)
-		WakeWantMailer(ProcessSlot(), any_mail);
+		SlotWantMailer(ProcessSlot(), any_mail);
 	loaded_at = GetCurrentTimestamp();
 }
 
@@ -228,7 +227,7 @@ TakeIsolated(ChannelWindow *window, MemoryContext context)
 		return taking.pushes;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);	/* we are to leave */
-	StatusSetError(ProcessSlot(), psprintf("channel %s: %s", window->name, error->message));
+	SlotSetError(ProcessSlot(), psprintf("channel %s: %s", window->name, error->message));
 	now = GetCurrentTimestamp();
 	window->scanned_at = 0;
 	window->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);

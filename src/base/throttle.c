@@ -4,14 +4,14 @@
  *
  * A runner of a distribution takes a core for itself; on a small machine claims
  * are left with the rest.  So between two portions of its work, with nothing
- * locked, it looks how many claims were served and how much all such jobs have
- * worked since it looked last, and pauses until the jobs together have had no
- * more than coupon.task_share of the server's cores; but no longer than the
- * claims are worth.  Without claims it does not pause.  The pauses count in
- * the next look, so that two jobs do not fill each other's.
+ * locked, it asks whether claims are being served, and if so pauses until all
+ * such jobs together have had no more than coupon.task_share of the server's
+ * cores.  This is vacuum's cost delay, with one account for all jobs: each
+ * portion moves a common clock on by the time that it would have taken at that
+ * share, and who is ahead of it waits (the generic cell rate algorithm of ATM
+ * Forum's Traffic Management 4.0).  Jobs thus pause for each other's work too.
  *
- * Each backend counts in a cache line of its own, which it alone writes; who
- * wants to know adds them up.  Locking: none.
+ * Locking: none; two atomics, each in a cache line of its own.
  */
 #include "postgres.h"
 
@@ -24,93 +24,62 @@
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
 
-#include "base/compat.h"
 #include "base/guc.h"
 #include "base/throttle.h"
 
-#define WORTH_OF_A_CLAIM 200	/* us of a pause */
+#define SERVED_LATELY (INT64CONST(100) * 1000)	/* us: claims are being served */
+#define NOTE_INTERVAL 1000		/* us: so seldom do claims write the line they share */
 #define LONGEST_PAUSE (INT64CONST(1000) * 1000) /* us */
 
-typedef union ThrottleSlot
+typedef struct ThrottleShared
 {
-	struct
-	{
-		pg_atomic_uint64 claims;	/* users who asked, refused ones too */
-		pg_atomic_uint64 work;	/* us that long jobs have taken */
-	}			count;
-	char		pad[PG_CACHE_LINE_SIZE];
-} ThrottleSlot;
+	pg_atomic_uint64 last_claim;	/* TimestampTz, to NOTE_INTERVAL */
+	char		pad[PG_CACHE_LINE_SIZE - sizeof(pg_atomic_uint64)];
+	pg_atomic_uint64 paid_until;	/* TimestampTz: the clock of all jobs */
+} ThrottleShared;
 
-static ThrottleSlot *slots = NULL;	/* MaxBackends of them */
+static ThrottleShared *shared = NULL;
 
 /*
- * ThrottleShmemSize returns the bytes that the counters need.
+ * ThrottleShmemSize returns the bytes that the clocks need.
  */
 Size
 ThrottleShmemSize(void)
 {
-	return mul_size(MaxBackends, sizeof(ThrottleSlot));
+	return sizeof(ThrottleShared);
 }
 
 /*
- * ThrottleShmemInit attaches to the counters; AddinShmemInitLock is held.
+ * ThrottleShmemInit attaches to the clocks; AddinShmemInitLock is held.
  */
 void
 ThrottleShmemInit(void)
 {
 	bool		found;
 
-	slots = ShmemInitStruct("coupon pace", ThrottleShmemSize(), &found);
-	for (int i = 0; !found && i < MaxBackends; i++)
+	shared = ShmemInitStruct("coupon throttle", ThrottleShmemSize(), &found);
+	if (!found)
 	{
-		pg_atomic_init_u64(&slots[i].count.claims, 0);
-		pg_atomic_init_u64(&slots[i].count.work, 0);
-	}
-}
-
-static void
-Add(pg_atomic_uint64 *mine, uint64 n)
-{
-	pg_atomic_write_u64(mine, pg_atomic_read_u64(mine) + n);
-}
-
-/*
- * ThrottleCountClaims counts n users who ask for a coupon.  There is shared memory.
- */
-void
-ThrottleCountClaims(int n)
-{
-	Add(&slots[CompatMyProcNumber()].count.claims, n);
-}
-
-/* Claims of a job itself, for lines that were put off, are its work. */
-static void
-Count(uint64 *claims, uint64 *work)
-{
-	*claims = *work = 0;
-	for (int i = 0; i < MaxBackends; i++)
-	{
-		if (i != CompatMyProcNumber())
-			*claims += pg_atomic_read_u64(&slots[i].count.claims);
-		*work += pg_atomic_read_u64(&slots[i].count.work);
+		pg_atomic_init_u64(&shared->last_claim, 0);
+		pg_atomic_init_u64(&shared->paid_until, 0);
 	}
 }
 
 /*
- * ThrottleBegin is called before each portion of a job.
+ * ThrottleNoteClaim says that somebody asks for a coupon now.  There is shared
+ * memory.
  */
 void
-ThrottleBegin(Throttle *pace)
+ThrottleNoteClaim(void)
 {
-	if (slots == NULL)
-		return;
-	if (!pace->counted)
-		Count(&pace->claims, &pace->work);
-	pace->counted = false;
-	pace->begin = GetCurrentTimestamp();
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz last = pg_atomic_read_u64(&shared->last_claim);
+
+	if (now >= last + NOTE_INTERVAL || now < last)
+		pg_atomic_write_u64(&shared->last_claim, now);
 }
 
-/* Microseconds of work of which a core does one each microsecond, at its share. */
+/* Microseconds that so much work would take at the share of the cores. */
 static int64
 TimeFor(int64 work)
 {
@@ -119,6 +88,36 @@ TimeFor(int64 work)
 	if (cores == 0)
 		cores = Max(sysconf(_SC_NPROCESSORS_ONLN), 1);
 	return work * 100 / (cores * coupon_task_share);
+}
+
+/*
+ * ThrottleCharge is called after each portion of a job, with when it began, and
+ * returns for how many microseconds to pause, with nothing locked: 0 unless
+ * claims are being served.
+ */
+int64
+ThrottleCharge(TimestampTz begin)
+{
+	TimestampTz last_claim;
+	TimestampTz now;
+	TimestampTz until;
+	uint64		paid;
+
+	if (shared == NULL || coupon_task_share == 100)
+		return 0;
+	last_claim = pg_atomic_read_u64(&shared->last_claim);
+	now = GetCurrentTimestamp();
+	if (last_claim < Min(begin, now - SERVED_LATELY) ||
+		last_claim > now)		/* the clock was set back */
+		return 0;
+	paid = pg_atomic_read_u64(&shared->paid_until);
+	do
+	{
+		/* time that no job has used is not saved up */
+		until = Max((TimestampTz) paid, begin) + TimeFor(now - begin);
+		until = Min(until, now + LONGEST_PAUSE);
+	} while (!pg_atomic_compare_exchange_u64(&shared->paid_until, &paid, until));
+	return until - now >= 1000 ? until - now : 0;
 }
 
 /*
@@ -144,29 +143,4 @@ ThrottleSleep(int64 pause)
 	}
 	if (was_set)
 		SetLatch(MyLatch);
-}
-
-/*
- * ThrottleEnd is called after each portion, and returns for how many microseconds
- * to pause then, with nothing locked: 0 unless claims are being served.
- */
-int64
-ThrottleEnd(Throttle *pace)
-{
-	Throttle		before = *pace;
-	TimestampTz now = GetCurrentTimestamp();
-	int64		took = Max(now - pace->begin, 0);
-	int64		pause;
-
-	if (slots == NULL)
-		return 0;
-	Add(&slots[CompatMyProcNumber()].count.work, took);
-	Count(&pace->claims, &pace->work);
-	pace->counted = true;
-	if (coupon_task_share == 100)
-		return 0;
-	pause = TimeFor(pace->work - before.work) - took;
-	pause = Min(pause, (int64) (pace->claims - before.claims) * WORTH_OF_A_CLAIM);
-	pause = Min(pause, LONGEST_PAUSE);
-	return pause >= 1000 ? pause : 0;
 }

@@ -462,7 +462,7 @@ ClaimCoupons(const ClaimRequest *request, const int64 *users, int nusers,
 
 	TemplateRequirePreload();
 	PreventCommandIfParallelMode("coupon claim");
-	ThrottleCountClaims(nusers);
+	ThrottleNoteClaim();
 	AcceptInvalidationMessages();	/* as a look at the rows would */
 	/* What one chunk needs is left to the caller's memory. */
 	if (nusers > CLAIM_CHUNK)

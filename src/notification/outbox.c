@@ -254,6 +254,31 @@ OutboxEnd(OutboxPushes *pushes)
 }
 
 /*
+ * OutboxAddCoupons tells users of the coupons that a task has just given them,
+ * through each of the channels (bits by number).  The pushes come and go with the
+ * coupons, in this transaction.  Between QueryBegin and QueryEnd of the caller's.
+ */
+void
+OutboxAddCoupons(int channels, int64 template_id, int64 task_id,
+				 const int64 *users, int nusers)
+{
+	for (int channel = 0; channel < CHANNELS; channel++)
+	{
+		OutboxEvent event = {.kind = "coupon", .channel = ChannelName(channel),
+			.template_id = template_id, .task_id = task_id,
+		.due_at = GetCurrentTimestamp()};
+		OutboxPushes *pushes;
+
+		if ((channels & (1 << channel)) == 0)
+			continue;
+		pushes = OutboxBegin(&event, false);
+		for (int i = 0; i < nusers; i++)
+			(void) OutboxPut(pushes, users[i]);
+		OutboxEnd(pushes);
+	}
+}
+
+/*
  * OutboxWithdraw takes a user out of a push that nobody is sending.  False: it
  * is being sent, or over, or he is not in it.  One that was tried without
  * success is withdrawn from the attempts to come.  Between QueryBegin and

@@ -69,6 +69,8 @@ extern OutboxPushes *OutboxBegin(const OutboxEvent *event, bool missed);
 extern int64 OutboxPut(OutboxPushes *pushes, int64 user_id);
 extern void OutboxTakeBack(OutboxPushes *pushes);
 extern void OutboxEnd(OutboxPushes *pushes);
+extern void OutboxAddCoupons(int channels, int64 template_id, int64 task_id,
+							 const int64 *users, int nusers);
 extern bool OutboxWithdraw(int64 id, int64 user_id);
 
 #endif							/* COUPON_OUTBOX_H */

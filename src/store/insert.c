@@ -314,7 +314,7 @@ InsertThroughLeaves(const InsertCommon *common, InsertRow *rows, int nrows)
 
 	for (int i = 0; i < nrows; i++)
 	{
-		int			number = CatalogLeafNumber(rows[i].user_id);
+		int			number = rows[i].leaf;
 		TupleTableSlot *slot;
 
 		if (direct.open[number] == NULL)
@@ -349,7 +349,8 @@ InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 	for (int i = 0; i < nrows; i++)
 	{
 		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
-		wanted[CatalogLeafNumber(rows[i].user_id)] = true;
+		rows[i].leaf = CatalogLeafNumber(rows[i].user_id);
+		wanted[rows[i].leaf] = true;
 	}
 	if (CatalogLockForInsert(wanted))
 		return InsertThroughLeaves(common, rows, nrows);
@@ -425,10 +426,10 @@ InsertBatchDirectly(const InsertCommon *common, InsertRow *rows, int nrows)
 
 	for (int done = 0; done < nrows && all; done += n)
 	{
-		int			number = CatalogLeafNumber(rows[done].user_id);
+		int			number = rows[done].leaf;
 
 		for (n = 1; n < INSERT_CHUNK && done + n < nrows &&
-			 CatalogLeafNumber(rows[done + n].user_id) == number; n++)
+			 rows[done + n].leaf == number; n++)
 			;
 		if (direct.open[number] == NULL)
 			OpenLeaf(&direct, number);

@@ -24,6 +24,7 @@ typedef struct InsertRow
 	int64		coupon_id;
 	int64		user_id;
 	int32		receive_seq;
+	int			leaf;			/* its partition: InsertBatch is told, InsertCoupons finds it */
 	bool		inserted;		/* false: it met a conflict */
 } InsertRow;
 

@@ -14,7 +14,7 @@
 #include "base/owner_query.h"
 #include "base/subxact.h"
 #include "claim/claim.h"
-#include "task/announce.h"
+#include "notification/outbox.h"
 #include "task/input_rows.h"
 #include "task/task_batch.h"
 #include "template/template.h"
@@ -85,7 +85,8 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	QueryRun(&put_off_done, args, NULL);
 	args[1] = Int64GetDatum(line->row_num);
 	QueryRun(&delete_put_off, args, NULL);
-	AnnounceIssued(task, &settled, 1);
+	if (fate == LINE_ISSUED)
+		OutboxAddCoupons(task->notify, task->template_id, task->id, &line->user_id, 1);
 }
 
 static bool
@@ -209,7 +210,7 @@ ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
 StepResult
 DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 {
-	StepResult result = STEP_LAST;
+	StepResult	result = STEP_LAST;
 	PutOffLine	lines[PAGE];
 	QueryScope	scope;
 	int64		last = 0;
@@ -221,7 +222,7 @@ DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 		n = ListPutOff(task, last, lines);
 		for (int i = 0; i < n; i++)
 		{
-			StepResult one = TryPutOff(task, &lines[i], open, code);
+			StepResult	one = TryPutOff(task, &lines[i], open, code);
 
 			last = lines[i].row_num;
 			if (one == STEP_MORE || one == STEP_REFUSED)

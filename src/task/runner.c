@@ -52,23 +52,27 @@ typedef struct DueTask
 	int64		id;
 } DueTask;
 
-typedef struct Step
-{
-	RowsOpenClaim open;
-	int			code;
-	bool		alone;			/* next: there may be too little stock */
-	bool		patient;		/* wait for whoever has locked the task */
-	int32		attempts;		/* errors before this step */
-	TimestampTz submitted_at;	/* of the task, as it was then */
-	Throttle		pace;
-} Step;
-
-/* What TryStep is to do after which result, and what came of it. */
-typedef struct Attempt
+/* One runner at one task. */
+typedef struct Run
 {
 	int64		task_id;
+	bool		foreground;		/* wait for others; errors go to the caller */
+	void		(*next_transaction) (void);
+	TimestampTz reported;		/* foreground: when progress was shown last */
+
+	/* What the last steps have found. */
+	bool		alone;			/* next: there may be too little stock */
+	RowsOpenClaim open;			/* STEP_WAIT: to wait for */
+	int			code;			/* STEP_REFUSED: why */
+	int32		attempts;		/* errors before this step */
+	TimestampTz submitted_at;	/* of the task, as it was then */
+} Run;
+
+/* A step in a subtransaction. */
+typedef struct Attempt
+{
+	Run		   *run;
 	StepResult	last;
-	Step	   *step;
 	StepResult	result;
 } Attempt;
 
@@ -160,19 +164,19 @@ CommitWithoutWaiting(void)
 }
 
 /*
- * One step of a task.  After all but STEP_MORE nothing has been written that
- * the caller must keep.
+ * Give coupons to the users of a batch, or of a line that was put off.  After all
+ * but STEP_MORE nothing has been written that the caller must keep.
  */
 static StepResult
-RunStep(int64 task_id, Step *step)
+GiveCoupons(Run *run)
 {
 	Task		task;
-	StepResult result;
+	StepResult	result;
 
 	CommitWithoutWaiting();
-	step->code = OUTCOME_OK;
-	switch (TaskTryRead(task_id, step->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE,
-						step->patient, &task))
+	run->code = OUTCOME_OK;
+	switch (TaskTryRead(run->task_id, run->alone ? TASK_FOR_UPDATE : TASK_FOR_SHARE,
+						run->foreground, &task))
 	{
 		case TASK_NOT_FOUND:	/* purged meanwhile */
 			return STEP_OVER;
@@ -183,25 +187,25 @@ RunStep(int64 task_id, Step *step)
 	}
 	if (task.state == TASK_PENDING)
 	{
-		(void) RunFor(&start_task, task_id);	/* or another runner has */
+		(void) RunFor(&start_task, run->task_id);	/* or another runner has */
 		task.state = TASK_IN_PROGRESS;
 	}
-	step->attempts = task.attempts;
-	step->submitted_at = task.submitted_at;
+	run->attempts = task.attempts;
+	run->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
 
-	result = DistributeBatch(&task, step->alone, &step->code);
+	result = DistributeBatch(&task, run->alone, &run->code);
 	if (result == STEP_LAST || result == STEP_BUSY)
 	{
-		StepResult	late = DistributePutOff(&task, &step->open, &step->code);
+		StepResult	late = DistributePutOff(&task, &run->open, &run->code);
 
 		if (result == STEP_LAST || late == STEP_MORE)
 			result = late;
 	}
 	if (result != STEP_ALONE && result != STEP_DIVIDED)
 		return result;
-	step->alone = result == STEP_ALONE;
+	run->alone = result == STEP_ALONE;
 	return STEP_MORE;
 }
 
@@ -212,23 +216,55 @@ RunStep(int64 task_id, Step *step)
  * update.
  */
 static void
-FinishTask(int64 task_id, bool wait)
+FinishTask(const Run *run)
 {
 	Task		task;
 
-	if (TaskTryRead(task_id, TASK_FOR_UPDATE, wait, &task) == TASK_FOUND &&
+	if (TaskTryRead(run->task_id, TASK_FOR_UPDATE, run->foreground, &task) == TASK_FOUND &&
 		task.state == TASK_IN_PROGRESS)
-		TaskEnd(task_id, TASK_SUCCESS);
+		TaskEnd(run->task_id, TASK_SUCCESS);
 }
 
-/* Say how far it is, to a person at psql. */
-static void
-ReportProgress(int64 task_id)
+/* What is to be done after the last step, in a transaction of its own. */
+static StepResult
+TakeStep(Run *run, StepResult last)
 {
-	Datum		arg = Int64GetDatum(task_id);
+	switch (last)
+	{
+		case STEP_MORE:
+			return GiveCoupons(run);
+		case STEP_WAIT:
+			RowsWaitFor(&run->open);
+			return STEP_MORE;
+		case STEP_BUSY:
+			DistributeWaitForOthers(run->task_id, run->alone);
+			return STEP_MORE;
+		case STEP_REFUSED:
+			TaskFail(run->task_id, run->submitted_at, OutcomeName(run->code));
+			return STEP_MORE;	/* it may have been submitted anew */
+		case STEP_LAST:
+			FinishTask(run);
+			return STEP_OVER;
+		case STEP_ALONE:		/* GiveCoupons returns neither of these */
+		case STEP_DIVIDED:
+		case STEP_OVER:
+			break;
+	}
+	return STEP_OVER;
+}
+
+/* Say how far it is, to a person at psql, unless that was said just before. */
+static void
+ReportProgress(Run *run, int interval_ms)
+{
+	Datum		arg = Int64GetDatum(run->task_id);
+	TimestampTz now = GetCurrentTimestamp();
 	QueryScope	scope;
 	bool		isnull;
 
+	if (!TimestampDifferenceExceeds(run->reported, now, interval_ms))
+		return;
+	run->reported = now;
 	QueryBegin(&scope);
 	if (QueryRun(&progress, &arg, NULL) == 1)
 	{
@@ -238,7 +274,7 @@ ReportProgress(int64 task_id)
 
 		ereport(NOTICE,
 				(errmsg("task %lld is %s: %lld of %lld lines, %lld issued, %lld failed, %lld lines/s",
-						(long long) task_id,
+						(long long) run->task_id,
 						TextDatumGetCString(QueryRequired(0, 1, TEXTOID)),
 						(long long) done, (long long) lines,
 						(long long) DatumGetInt64(QueryValue(0, 4, &isnull)),
@@ -273,91 +309,6 @@ SubmitIfDraft(int64 task_id)
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld has ended: its state is %s", (long long) task_id,
 						TaskStateName(task.state))));
-}
-
-/* Do what one step has left to be done in a transaction of its own. */
-static void
-FollowUp(int64 task_id, StepResult result, Step *step)
-{
-	switch (result)
-	{
-		case STEP_WAIT:
-			RowsWaitFor(&step->open);
-			break;
-		case STEP_BUSY:
-			DistributeWaitForOthers(task_id, step->alone);
-			break;
-		case STEP_REFUSED:
-			TaskFail(task_id, step->submitted_at, OutcomeName(step->code));
-			break;
-		case STEP_LAST:
-			FinishTask(task_id, true);
-			break;
-		case STEP_MORE:
-			ThrottleSleep(ThrottleEnd(&step->pace));
-			break;
-		case STEP_ALONE:		/* RunStep returns neither of these */
-		case STEP_DIVIDED:
-		case STEP_OVER:
-			return;
-	}
-	ProcedureNextTransaction();
-}
-
-static void
-WarnOfFailure(int64 task_id)
-{
-	Datum		arg = Int64GetDatum(task_id);
-	QueryScope	scope;
-	bool		isnull;
-
-	QueryBegin(&scope);
-	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
-		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "failed") == 0)
-		ereport(WARNING,
-				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("task %lld has failed: %s", (long long) task_id,
-						TextDatumGetCString(QueryValue(0, 2, &isnull))),
-				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
-						 (long long) task_id)));
-	QueryEnd(&scope);
-}
-
-/*
- * coupon_task_run(task_id): run a task to its end, in the foreground.
- */
-Datum
-coupon_task_run(PG_FUNCTION_ARGS)
-{
-	StepResult	result = STEP_MORE;
-	TimestampTz reported = GetCurrentTimestamp();
-	Step		step = {.patient = true};
-	int64		task_id;
-
-	ArgRequire(fcinfo, 0, "task_id");
-	task_id = PG_GETARG_INT64(0);
-	ProcedureBegin(fcinfo, "coupon_task_run",
-				   "SELECT coupon_task_submit(…) has a background worker run it after the commit.");
-	SubmitIfDraft(task_id);
-	ProcedureNextTransaction();
-	while (result != STEP_OVER)
-	{
-		CHECK_FOR_INTERRUPTS();
-		ThrottleBegin(&step.pace);
-		result = RunStep(task_id, &step);
-		ProcedureNextTransaction();
-		FollowUp(task_id, result, &step);
-		if (TimestampDifferenceExceeds(reported, GetCurrentTimestamp(),
-									   NOTICE_INTERVAL_MS))
-		{
-			ReportProgress(task_id);
-			reported = GetCurrentTimestamp();
-		}
-	}
-	ReportProgress(task_id);
-	WarnOfFailure(task_id);
-	ProcedureEnd();
-	return (Datum) 0;
 }
 
 /* The next tasks that are due, oldest first; after that given. */
@@ -408,27 +359,20 @@ NoteError(int64 task_id, const ErrorData *error)
 		TaskFail(task_id, submitted_at, error->message);
 }
 
-/* RunStep, or what the last step has left to be done. */
 static bool
 AttemptStep(void *arg)
 {
 	Attempt    *attempt = arg;
 
-	if (attempt->last == STEP_MORE)
-		attempt->result = RunStep(attempt->task_id, attempt->step);
-	else if (attempt->last == STEP_LAST)
-		FinishTask(attempt->task_id, false);
-	else if (attempt->last == STEP_REFUSED)
-		TaskFail(attempt->task_id, attempt->step->submitted_at,
-				 OutcomeName(attempt->step->code));
+	attempt->result = TakeStep(attempt->run, attempt->last);
 	return true;
 }
 
-/* The same in a subtransaction; an error is noted, and ends it. */
+/* TakeStep in a subtransaction; an error is noted, and ends the run. */
 static StepResult
-TryStep(int64 task_id, StepResult last, Step *step)
+TryStep(Run *run, StepResult last)
 {
-	Attempt		attempt = {task_id, last, step, STEP_OVER};
+	Attempt		attempt = {run, last, STEP_OVER};
 	ErrorData  *error;
 
 	if (SubxactRun(AttemptStep, &attempt, &error))
@@ -436,37 +380,44 @@ TryStep(int64 task_id, StepResult last, Step *step)
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
 	ereport(LOG,
-			(errmsg("task %lld met an error: %s", (long long) task_id, error->message)));
-	NoteError(task_id, error);
+			(errmsg("task %lld met an error: %s", (long long) run->task_id, error->message)));
+	NoteError(run->task_id, error);
 	return STEP_OVER;
 }
 
 /*
- * Run one task until it is over, or others or open claims stand in the way; or,
- * with a budget, until the time is up or it has to pause: true then.
+ * Run a task until it is over, or, in the background, others or open claims stand
+ * in the way; or, with a budget, until the time is up or it has to pause: true then.
+ * A transaction is open, which has done nothing yet, before and after each step.
  */
 static bool
-RunOne(int64 task_id, void (*next_transaction) (void), int budget_ms, int64 *pause)
+RunTask(Run *run, int budget_ms, int64 *pause)
 {
 	TimestampTz begin = GetCurrentTimestamp();
 	StepResult	result = STEP_MORE;
-	Step		step = {0};
 
-	while (result != STEP_OVER && result != STEP_WAIT && result != STEP_BUSY)
+	while (result != STEP_OVER)
 	{
-		bool		alone = step.alone;
+		TimestampTz step_begin = GetCurrentTimestamp();
+		StepResult	last = result;
+		bool		alone = run->alone;
 		int64		wanted;
 
 		CHECK_FOR_INTERRUPTS();
-		next_transaction();
-		ThrottleBegin(&step.pace);
-		result = TryStep(task_id, result, &step);
-		if (result != STEP_MORE || alone != step.alone)
+		result = run->foreground ? TakeStep(run, last) : TryStep(run, last);
+		run->next_transaction();
+		if (run->foreground)
+			ReportProgress(run, NOTICE_INTERVAL_MS);
+		else if (result == STEP_WAIT || result == STEP_BUSY)
+			return false;
+		if (last != STEP_MORE || result != STEP_MORE || alone != run->alone)
 			continue;			/* or the time might be up before anything is done */
-		next_transaction();
-		if (step.attempts > 0)
-			(void) RunFor(&forget_errors, task_id);
-		wanted = ThrottleEnd(&step.pace);
+		if (run->attempts > 0)
+		{
+			(void) RunFor(&forget_errors, run->task_id);
+			run->next_transaction();
+		}
+		wanted = ThrottleCharge(step_begin);
 		if (budget_ms == 0)
 			ThrottleSleep(wanted);
 		else if (wanted > 0 ||
@@ -499,9 +450,11 @@ TaskRunDue(void (*next_transaction) (void), int budget_ms, int64 *pause)
 		n = ListDue(last, tasks);
 		for (int i = 0; i < n; i++)
 		{
-			if (RunOne(tasks[i].id, next_transaction, budget_ms, pause))
-				more = true;
+			Run			run = {.task_id = tasks[i].id, .next_transaction = next_transaction};
+
 			next_transaction();
+			if (RunTask(&run, budget_ms, pause))
+				more = true;
 			last = tasks[i];
 		}
 	} while (n == DUE_PAGE);
@@ -547,6 +500,47 @@ TaskJob(bool woken)
 		return pause / 1000;
 	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
 	return never ? JOB_LONGEST_MS : (long) Min(Max(ms, JOB_PAUSE_MS), JOB_LONGEST_MS);
+}
+
+static void
+WarnOfFailure(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+	QueryScope	scope;
+	bool		isnull;
+
+	QueryBegin(&scope);
+	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
+		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "failed") == 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld has failed: %s", (long long) task_id,
+						TextDatumGetCString(QueryValue(0, 2, &isnull))),
+				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
+						 (long long) task_id)));
+	QueryEnd(&scope);
+}
+
+/*
+ * coupon_task_run(task_id): run a task to its end, in the foreground.
+ */
+Datum
+coupon_task_run(PG_FUNCTION_ARGS)
+{
+	Run			run = {.foreground = true, .next_transaction = ProcedureNextTransaction,
+	.reported = GetCurrentTimestamp()};
+
+	ArgRequire(fcinfo, 0, "task_id");
+	run.task_id = PG_GETARG_INT64(0);
+	ProcedureBegin(fcinfo, "coupon_task_run",
+				   "SELECT coupon_task_submit(…) has a background worker run it after the commit.");
+	SubmitIfDraft(run.task_id);
+	ProcedureNextTransaction();
+	(void) RunTask(&run, 0, NULL);
+	ReportProgress(&run, 0);
+	WarnOfFailure(run.task_id);
+	ProcedureEnd();
+	return (Datum) 0;
 }
 
 /*

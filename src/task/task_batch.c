@@ -37,9 +37,9 @@
 #include "base/locks.h"
 #include "base/outcome.h"
 #include "base/owner_query.h"
+#include "notification/outbox.h"
 #include "store/claimants.h"
 #include "store/insert.h"
-#include "task/announce.h"
 #include "task/input_rows.h"
 #include "task/section.h"
 #include "task/stage.h"
@@ -270,6 +270,7 @@ InsertWanted(Batch *batch, Line *lines, int nlines, bool direct)
 			continue;
 		rows[n].coupon_id = IdNext();
 		rows[n].user_id = lines[i].user_id;
+		rows[n].leaf = lines[i].leaf;
 		rows[n++].receive_seq = 1;
 	}
 	made = InsertBatch(&common, rows, n, direct);
@@ -390,6 +391,25 @@ IssueCoupons(Batch *batch, bool direct)
 	return OUTCOME_OK;
 }
 
+/* Tell those who have got a coupon. */
+static void
+AnnounceIssued(const Batch *batch)
+{
+	int64	   *users;
+	int			n = 0;
+
+	if (batch->task->notify == 0)
+		return;
+	users = palloc(batch->nlines * sizeof(int64));
+	for (int i = 0; i < batch->nlines; i++)
+	{
+		if (batch->lines[i].fate == LINE_ISSUED)
+			users[n++] = batch->lines[i].user_id;
+	}
+	OutboxAddCoupons(batch->task->notify, batch->task->template_id, batch->task->id, users, n);
+	pfree(users);
+}
+
 /* Record what became of the lines, all of which have their fate. */
 static void
 RecordBatch(Batch *batch)
@@ -405,7 +425,7 @@ RecordBatch(Batch *batch)
 	args[4] = Int32GetDatum(LinesRecordPutOff(batch->task->id, batch->part.batch,
 											  batch->lines, batch->nlines));
 	QueryRun(&batch_done, args, NULL);
-	AnnounceIssued(batch->task, batch->lines, batch->nlines);
+	AnnounceIssued(batch);
 }
 
 /* Take a batch that nobody is at. */
