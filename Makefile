@@ -70,8 +70,8 @@ OBJS = \
 	src/notification/channel.o \
 	src/notification/channel_check.o \
 	src/notification/lease.o \
-	src/notification/lease_channel.o \
-	src/notification/lease_record.o \
+	src/notification/channel_load.o \
+	src/notification/lease_complete.o \
 	src/notification/outbox.o \
 	src/notification/preview.o \
 	src/remind/bitmap.o \
@@ -86,10 +86,10 @@ OBJS = \
 	src/render/request.o \
 	src/render/text.o \
 	src/stock/cache.o \
-	src/stock/journal.o \
+	src/stock/xact_changes.o \
 	src/stock/stock.o \
-	src/store/claimants.o \
-	src/store/holdings.o \
+	src/store/user_filter.o \
+	src/store/limit_cache.o \
 	src/store/insert.o \
 	src/store/rows.o \
 	src/task/deferred.o \
@@ -99,9 +99,9 @@ OBJS = \
 	src/task/stage.o \
 	src/task/task.o \
 	src/task/task_batch.o \
-	src/template/coupon_guard.o \
+	src/template/coupon_trigger.o \
 	src/template/fold.o \
-	src/template/guard.o \
+	src/template/template_trigger.o \
 	src/template/load.o \
 	src/template/template.o \
 	src/template/trigger.o
@@ -120,8 +120,8 @@ REGRESS = settings id outcome remind_bitmap template claim bad_input stock walle
 ISOLATION = claim_race claim_levels stock_lower template_change fold_race ddl_race \
 	task_race remind_race maintenance_race
 TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
-	007_replication 008_worker 009_cron 010_excel 011_task 012_claimants \
-	013_holdings 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
+	007_replication 008_worker 009_cron 010_excel 011_task 012_user_filter \
+	013_limit_cache 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
 	026_catalog 027_rights 028_readme 029_ddl
 REGRESS_OPTS = --load-extension=coupon

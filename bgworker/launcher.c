@@ -4,7 +4,7 @@
  *		where the worker wants one.
  *
  * The launcher is connected to no database: it reads pg_database, which all
- * share, and cannot see who has the extension.  So it starts a worker once in
+ * share, and cannot see which of them have the extension.  So it starts a worker once in
  * each database that coupon.databases names; one that finds no extension
  * leaves, and is not started there again until CREATE EXTENSION commits, or
  * the launcher itself is started anew.  Two are started at a time, so that a

@@ -9,7 +9,7 @@
  * command then finds the database free, or still waits for other sessions;
  * the launcher starts a worker again when it is over.
  *
- * Only for who may do it: others get their error and disturb nobody.
+ * Only for users who may do it: others get their error and disturb nobody.
  */
 #include "postgres.h"
 

@@ -89,7 +89,7 @@ SELECT coupon_contact_set(5, 'email', 'five@example.org');
 SELECT endpoint, regexp_replace(regexp_replace(headers, '(?n)^Date: .*$', 'Date: …'), '<\d+@', '<…@') AS headers,
        to_timestamp(header(headers, 'Date'), 'Dy, DD Mon YYYY HH24:MI:SS') AT TIME ZONE current_setting('TimeZone') AT TIME ZONE 'UTC'
            - now() BETWEEN '-1 min' AND '1 min' AS in_time,
-       convert_from(decode(body, 'base64'), 'UTF8') ~ 'This is a test of channel email. Push \d+\.' AS text
+       convert_from(decode(body, 'base64'), 'UTF8') ~ 'This is a test of channel email. Notification \d+\.' AS text
 FROM coupon_channel_preview('test', 'email', 5);
 -- a subject that is long and not ASCII; a text of several lines
 SELECT coupon_message_set('reminder', 'email', repeat('优惠券 {name} ', 12), E'first\nsecond\r\nthird\rfourth ' || repeat('ü', 200));

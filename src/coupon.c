@@ -24,9 +24,9 @@
 #include "bgworker/launcher.h"
 #include "bgworker/yield_database.h"
 #include "stock/cache.h"
-#include "stock/journal.h"
-#include "store/claimants.h"
-#include "store/holdings.h"
+#include "stock/xact_changes.h"
+#include "store/user_filter.h"
+#include "store/limit_cache.h"
 
 COMPAT_MODULE_MAGIC;
 
@@ -42,8 +42,8 @@ RequestSharedMemory(void)
 		previous_request_hook();
 
 	RequestAddinShmemSpace(CacheShmemSize());
-	RequestAddinShmemSpace(ClaimantsShmemSize());
-	RequestAddinShmemSpace(HoldingsShmemSize());
+	RequestAddinShmemSpace(UserFilterShmemSize());
+	RequestAddinShmemSpace(LimitCacheShmemSize());
 	RequestAddinShmemSpace(IdShmemSize());
 	RequestAddinShmemSpace(ThrottleShmemSize());
 	RequestAddinShmemSpace(SlotShmemSize());
@@ -59,8 +59,8 @@ InitSharedMemory(void)
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
 	CacheShmemInit();
-	ClaimantsShmemInit();
-	HoldingsShmemInit();
+	UserFilterShmemInit();
+	LimitCacheShmemInit();
 	IdShmemInit();
 	ThrottleShmemInit();
 	SlotShmemInit();
@@ -75,7 +75,7 @@ _PG_init(void)
 	CallerInit();
 	RoleInit();
 	WakeInit();
-	JournalInit();
+	ChangesInit();
 	IdInit();
 
 	if (!process_shared_preload_libraries_in_progress)

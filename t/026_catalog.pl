@@ -9,8 +9,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Without the filter of claimants, which would look at each partition before the count.
-my $node = new_node('catalog', "coupon.databases = ''\ncoupon.claimants_memory = 0");
+# Without the user filter, which would look at each partition before the count.
+my $node = new_node('catalog', "coupon.databases = ''\ncoupon.user_filter_memory = 0");
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 sub error_of
 {

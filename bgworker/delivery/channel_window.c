@@ -124,7 +124,7 @@ FreePlaces(const ChannelWindow *window)
 }
 
 /*
- * WindowReadyAt returns when a window may lease pushes for its free places;
+ * WindowReadyAt returns when a window may lease notifications for its free places;
  * DT_NOEND: not before one is free.
  */
 TimestampTz
@@ -163,7 +163,7 @@ PlanNextLook(ChannelWindow *window, TimestampTz now, bool all)
 }
 
 /*
- * WindowTake leases as many pushes as a window has free places, in a transaction;
+ * WindowTake leases as many notifications as a window has free places, in a transaction;
  * they live in the memory context given.
  */
 List *
@@ -174,7 +174,7 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 	bool		all = TimestampDifferenceExceeds(window->scanned_at, now,
 												 window->rescan_pause);
 	MemoryContext old;
-	List	   *pushes;
+	List	   *notifications;
 
 	if (all)
 	{
@@ -182,15 +182,15 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 		window->scanned_at = now;
 	}
 	old = MemoryContextSwitchTo(context);
-	pushes = LeaseTake(window->channel, free, &window->from,
+	notifications = LeaseTake(window->channel, free, &window->from,
 					   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
-	if (list_length(pushes) == free)
+	if (list_length(notifications) == free)
 		window->look_at = 0;
 	else
 		PlanNextLook(window, now, all);
 	if (all)
 		window->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
 								 TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
-	return pushes;
+	return notifications;
 }

@@ -20,7 +20,7 @@ typedef struct ChannelWindow
 	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
 	int			in_flight;		/* counted by the caller */
-	TimestampTz from;			/* earlier pushes were looked for before */
+	TimestampTz from;			/* earlier notifications were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	int			rescan_pause;	/* ms until that is to be done again */
 	TimestampTz look_at;		/* when the queue may have something for us */

@@ -3,15 +3,15 @@
  *		Sends what waits in the outbox: lease, network, record.
  *
  * A turn collects what libcurl has finished.  When enough has come together,
- * one short transaction records these answers and leases as many pushes as
+ * one short transaction records these answers and leases as many notifications as
  * there are free places in flight; after its commit they are handed to
  * libcurl.  No transaction is open while anything is on the wire, and never
- * more is leased than can leave at once, so a push that is late is late because
+ * more is leased than can leave at once, so a notification that is late is late because
  * of its receiver.  Each channel has its own places: one that hangs for its
  * whole timeout takes none of the others' (channel_window.c).
  *
- * Transactions are asynchronous: if a crash takes one away, its pushes are
- * sent again under the same id.  Only where a push tells of something that may
+ * Transactions are asynchronous: if a crash takes one away, its notifications are
+ * sent again under the same id.  Only where a notification tells of something that may
  * itself not be on disk yet (coupons of a distribution) it waits for that.
  *
  * What is known about channels here is a copy, read again when the outbox or a
@@ -20,7 +20,7 @@
  * A failed transaction keeps its answers for the next; the places of those
  * that it had leased are looked for anew.  For a while each channel leases in a
  * subtransaction then, so that one with a row that fails stops no other.  A
- * push that cannot even be written down counts as tried: it dies of its
+ * notification that cannot even be written down counts as tried: it dies of its
  * attempts and stops nobody.  One whose worker dies is sent again when its lease
  * is over.
  */
@@ -203,7 +203,7 @@ typedef struct Taking
 {
 	ChannelWindow	   *window;
 	MemoryContext context;
-	List	   *pushes;
+	List	   *notifications;
 } Taking;
 
 static bool
@@ -211,7 +211,7 @@ Take(void *arg)
 {
 	Taking	   *taking = arg;
 
-	taking->pushes = WindowTake(taking->window, taking->context);
+	taking->notifications = WindowTake(taking->window, taking->context);
 	return true;
 }
 
@@ -224,7 +224,7 @@ TakeIsolated(ChannelWindow *window, MemoryContext context)
 	TimestampTz now;
 
 	if (SubxactRun(Take, &taking, &error))
-		return taking.pushes;
+		return taking.notifications;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);	/* we are to leave */
 	SlotSetError(ProcessSlot(), psprintf("channel %s: %s", window->name, error->message));
@@ -248,14 +248,14 @@ IsTooLate(const RenderEvent *event)
  * channel of another kind.  A user id is an address for gateways only.
  */
 static const char **
-Mailboxes(const RenderPush *push)
+Mailboxes(const RenderNotification *notification)
 {
-	const char **list = palloc((push->nrecipients + 1) * sizeof(char *));
+	const char **list = palloc((notification->nrecipients + 1) * sizeof(char *));
 	int			n = 0;
 
-	for (int i = 0; i < push->nrecipients; i++)
+	for (int i = 0; i < notification->nrecipients; i++)
 	{
-		const char *address = push->recipients[i].address;
+		const char *address = notification->recipients[i].address;
 
 		if (address != NULL && RenderIsMailAddress(address))
 			list[n++] = address;
@@ -266,16 +266,16 @@ Mailboxes(const RenderPush *push)
 
 /* Why it can never be sent, NULL if it can. */
 static const char *
-WhatIsBroken(const LeasedPush *leased)
+WhatIsBroken(const LeasedNotification *leased)
 {
-	if (leased->broken == NULL && for_mail && Mailboxes(&leased->push)[0] == NULL)
+	if (leased->broken == NULL && for_mail && Mailboxes(&leased->notification)[0] == NULL)
 		return "the user has no mail address: see coupon_contact_set";
 	return leased->broken;
 }
 
 /* One that cannot be written down, as if its receiver had refused it. */
 static void
-CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext context)
+CountAsFailed(const LeasedNotification *leased, const LeaseAnswer *known, MemoryContext context)
 {
 	TransferResult result = {.status = 0, .retry_after = -1};
 	LeaseAnswer *answer;
@@ -295,7 +295,7 @@ CountAsFailed(const LeasedPush *leased, const LeaseAnswer *known, MemoryContext 
 }
 
 static void
-HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
+HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *flight)
 {
 	TransferRequest request = {channel->endpoint, channel->username, channel->password,
 	channel->timeout};
@@ -305,13 +305,13 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 	initStringInfo(&body);
 	if (for_mail)
 	{
-		RenderMail(&leased->push, channel->render, flight->answer.sent_at, &body);
+		RenderMail(&leased->notification, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
-		request.mail_to = Mailboxes(&leased->push);
+		request.mail_to = Mailboxes(&leased->notification);
 	}
 	else
 	{
-		RenderRequest(&leased->push, channel->render, flight->answer.sent_at, &body,
+		RenderRequest(&leased->notification, channel->render, flight->answer.sent_at, &body,
 					  &headers);
 		request.headers = (const char *const *) headers;
 	}
@@ -320,18 +320,18 @@ HandOver(const LeaseChannel *channel, const LeasedPush *leased, Flight *flight)
 	TransferStart(&request, flight);
 }
 
-/* Send one push; whatever goes wrong is its own misfortune. */
+/* Send one notification; whatever goes wrong is its own misfortune. */
 static void
-Send(ChannelWindow *window, const LeasedPush *leased)
+Send(ChannelWindow *window, const LeasedNotification *leased)
 {
 	MemoryContext context = CurrentMemoryContext;
-	LeaseAnswer known = {.id = leased->push.id, .attempts = leased->attempts,
+	LeaseAnswer known = {.id = leased->notification.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
 	const char *broken;
 	Flight	   *flight;
 
 	broken = WhatIsBroken(leased);
-	if (broken != NULL || IsTooLate(leased->push.event))
+	if (broken != NULL || IsTooLate(leased->notification.event))
 	{
 		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
 		if (broken != NULL)
@@ -399,7 +399,7 @@ Work(void)
 		taken[i] = now < careful_until ? TakeIsolated(window, turn) : WindowTake(window, turn);
 		foreach(lc, taken[i])
 		{
-			if (((LeasedPush *) lfirst(lc))->asynchronous)
+			if (((LeasedNotification *) lfirst(lc))->asynchronous)
 				ForceSyncCommit();
 		}
 	}

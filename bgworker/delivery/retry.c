@@ -2,7 +2,7 @@
  * retry.c
  *		What an answer means: over, once more, or slower.
  *
- * One push: only a 2xx is success, as Standard Webhooks has it; for mail, the
+ * One notification: only a 2xx is success, as Standard Webhooks has it; for mail, the
  * acceptance of the whole message.  Everything else is tried again, after 1,
  * 2, 4 … seconds, an hour at most, each from half of it to one and a half so
  * that a thousand failures do not come back at once; longer if the receiver
@@ -14,7 +14,7 @@
  * raises it by one (so it doubles in the time of an answer).  After several
  * such failures in a row one request at a time is tried, less and less often:
  * a queue is not to spend its attempts on a receiver that is down.  A refusal
- * of one push (400, say) says nothing about the others.
+ * of one notification (400, say) says nothing about the others.
  */
 #include "postgres.h"
 
@@ -73,7 +73,7 @@ RetryPaceInit(RetryPace *pace)
 }
 
 /*
- * RetryJudge fills in what becomes of a push that was tried so many times with
+ * RetryJudge fills in what becomes of a notification that was tried so many times with
  * this answer.  True: the receiver wants nothing more of this channel (410).
  */
 bool

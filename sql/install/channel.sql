@@ -1,4 +1,4 @@
--- How, what and where to push: verbs
+-- How, what and where to send: verbs
 
 CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secret text DEFAULT NULL,
                                    headers jsonb DEFAULT NULL, body_template text DEFAULT NULL,
@@ -10,21 +10,21 @@ CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secr
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_set';
 COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean) IS
-    'sets how to push by a channel: the whole row, what is not given is none';
+    'sets how to send by a channel: the whole row, what is not given is none';
 
 CREATE FUNCTION @extschema@.coupon_channel_enable(channel text, enabled boolean DEFAULT true)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_enable';
 COMMENT ON FUNCTION @extschema@.coupon_channel_enable(text, boolean) IS
-    'switches a channel on or off and leaves the rest as it is; pushes wait meanwhile';
+    'switches a channel on or off and leaves the rest as it is; notifications wait meanwhile';
 
 CREATE FUNCTION @extschema@.coupon_message_set(kind text, channel text, subject text, body text)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_message_set';
 COMMENT ON FUNCTION @extschema@.coupon_message_set(text, text, text, text) IS
-    'sets what is pushed for a kind of event by a channel; two nulls: the built-in texts';
+    'sets what is sent for a kind of event by a channel; two nulls: the built-in texts';
 
 CREATE FUNCTION @extschema@.coupon_contact_set(user_id bigint, channel text, address text)
     RETURNS void
@@ -38,7 +38,7 @@ CREATE FUNCTION @extschema@.coupon_channel_test(channel text, address text)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_channel_test';
 COMMENT ON FUNCTION @extschema@.coupon_channel_test(text, text) IS
-    'pushes a test to an address, in the ordinary way; coupon_notification_history tells what became of it';
+    'sends a test to an address, in the ordinary way; coupon_notification_history tells what became of it';
 
 CREATE FUNCTION @extschema@.coupon_channel_preview(kind text, channel text, user_id bigint DEFAULT 1)
     RETURNS TABLE (endpoint text, headers text, body text)
@@ -57,9 +57,9 @@ CREATE FUNCTION @extschema@.coupon_notification_replay(id bigint DEFAULT NULL, c
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_notification_replay';
 COMMENT ON FUNCTION @extschema@.coupon_notification_replay(bigint, text) IS
-    'queues pushes again that were given up: one, those of a channel, or all';
+    'queues notifications again that were given up: one, those of a channel, or all';
 
--- Bound operators and monitors see the pushes of their shop.  Whether there is a
+-- Bound operators and monitors see the notifications of their shop.  Whether there is a
 -- binding at all is asked once per statement.
 ALTER TABLE @extschema@.coupon_notification ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_notification_shop ON @extschema@.coupon_notification
@@ -96,7 +96,7 @@ LEFT JOIN (
     GROUP BY o.channel) h ON h.channel = c.channel
 ORDER BY c.n;
 COMMENT ON VIEW @extschema@.coupon_stat_channel IS
-    'channels: pushes that wait, are being sent, were given up; and how late those of the last hour left';
+    'channels: notifications that wait, are being sent, were given up; and how late those of the last hour left';
 
 CREATE VIEW @extschema@.coupon_stuck_notifications WITH (security_barrier) AS
 -- A UNION ALL is no barrier by itself: conditions of the reader's would be asked within.
@@ -123,4 +123,4 @@ WHERE o.state = 'dead'
        OR EXISTS (SELECT FROM @extschema@.coupon_template t
                   WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number)))
 OFFSET 0) stuck;
-COMMENT ON VIEW @extschema@.coupon_stuck_notifications IS 'pushes that are not delivered; use coupon_stuck()';
+COMMENT ON VIEW @extschema@.coupon_stuck_notifications IS 'notifications that are not delivered; use coupon_stuck()';

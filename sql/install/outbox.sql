@@ -1,4 +1,4 @@
--- How, what and where to push, and the outbox of pushes
+-- How, what and where to send, and the outbox of notifications
 
 CREATE TABLE @extschema@.coupon_channel (
     channel         text PRIMARY KEY CHECK (channel = ANY (@extschema@.coupon_channel_names())),
@@ -16,7 +16,7 @@ CREATE TABLE @extschema@.coupon_channel (
     disabled_reason text,
     updated_at      timestamptz NOT NULL DEFAULT statement_timestamp()
 );
-COMMENT ON TABLE @extschema@.coupon_channel IS 'how to push: one row per channel, written by coupon_channel_set';
+COMMENT ON TABLE @extschema@.coupon_channel IS 'how to send: one row per channel, written by coupon_channel_set';
 COMMENT ON COLUMN @extschema@.coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
 COMMENT ON COLUMN @extschema@.coupon_channel.secret IS 'keys of the webhook signature, separated by blanks while one replaces another';
 COMMENT ON COLUMN @extschema@.coupon_channel.body_template IS 'body in the dialect of a gateway, with {placeholders}; null: Standard Webhooks';
@@ -32,7 +32,7 @@ CREATE TABLE @extschema@.coupon_message (
     body    text NOT NULL,
     PRIMARY KEY (kind, channel)
 );
-COMMENT ON TABLE @extschema@.coupon_message IS 'what to push: texts with {placeholders} for each kind of event, written by coupon_message_set';
+COMMENT ON TABLE @extschema@.coupon_message IS 'what to send: texts with {placeholders} for each kind of event, written by coupon_message_set';
 
 CREATE TABLE @extschema@.coupon_contact (
     user_id bigint CHECK (user_id > 0),
@@ -40,7 +40,7 @@ CREATE TABLE @extschema@.coupon_contact (
     address text NOT NULL CHECK (address <> ''),
     PRIMARY KEY (user_id, channel)
 );
-COMMENT ON TABLE @extschema@.coupon_contact IS 'where to push: a user without a row is addressed by the user id itself';
+COMMENT ON TABLE @extschema@.coupon_contact IS 'where to send: a user without a row is addressed by the user id itself';
 
 CREATE FUNCTION @extschema@.coupon_notification_sane(channel text, kind text, user_ids bigint[]) RETURNS boolean
     LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
@@ -69,7 +69,7 @@ CREATE TABLE @extschema@.coupon_notification (
     CONSTRAINT coupon_notification_sane CHECK (@extschema@.coupon_notification_sane(channel, kind, user_ids))
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @extschema@.coupon_notification IS
-    'durable outbox of pushes: one row per request, which keeps its id and recipients over all attempts';
+    'durable outbox of notifications: one row per request, which keeps its id and recipients over all attempts';
 COMMENT ON COLUMN @extschema@.coupon_notification.id IS 'webhook-id of the request';
 COMMENT ON COLUMN @extschema@.coupon_notification.minutes IS 'of a reminder: before the start';
 COMMENT ON COLUMN @extschema@.coupon_notification.address IS 'of a test; others look into coupon_contact when they are sent';
@@ -99,7 +99,7 @@ CREATE TABLE @extschema@.coupon_notification_history (
     last_status  int,
     last_error   text
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
-COMMENT ON TABLE @extschema@.coupon_notification_history IS 'pushes that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
+COMMENT ON TABLE @extschema@.coupon_notification_history IS 'notifications that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
 COMMENT ON COLUMN @extschema@.coupon_notification_history.sent_at IS 'begin of the last attempt';
 CREATE INDEX coupon_notification_dead ON @extschema@.coupon_notification_history (channel, id) WHERE state = 'dead';
 -- What is over lies in the order in which it ended.

@@ -71,7 +71,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
     WHERE kind = 'operator'
     UNION ALL
-    -- For the policies of pushes: which templates are of one's shop.
+    -- For the policies of notifications: which templates are of one's shop.
     SELECT 'TABLE @extschema@.coupon_template', 'SELECT (id, shop_number)'
     WHERE kind = 'monitor'
     UNION ALL

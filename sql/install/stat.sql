@@ -11,7 +11,7 @@ COMMENT ON FUNCTION @extschema@.coupon_stat_entries() IS 'what the shared cache 
 CREATE FUNCTION @extschema@.coupon_stat_cache_counters(OUT capacity int, OUT entries int, OUT lookups bigint,
                                            OUT loads bigint, OUT refreshes bigint, OUT unknown bigint,
                                            OUT evictions bigint, OUT invalidations bigint,
-                                           OUT claimants_fill float8)
+                                           OUT user_filter_fill float8)
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stat_cache_counters';
 COMMENT ON FUNCTION @extschema@.coupon_stat_cache_counters() IS 'counters of the shared cache; use the view coupon_stat_cache';
@@ -66,7 +66,7 @@ CREATE VIEW @extschema@.coupon_stat_cache AS
 SELECT c.capacity, c.entries, c.lookups, c.loads, c.refreshes, c.unknown, c.evictions,
        c.invalidations,
        round(1 - c.loads::numeric / nullif(c.lookups, 0), 4) AS hit_rate,
-       round(c.claimants_fill::numeric, 4) AS claimants_fill
+       round(c.user_filter_fill::numeric, 4) AS user_filter_fill
 FROM @extschema@.coupon_stat_cache_counters() c;
 COMMENT ON VIEW @extschema@.coupon_stat_cache IS 'the shared cache of templates since the start of the server, all databases together';
 
@@ -186,21 +186,21 @@ SELECT 'cache',
 FROM cache
 UNION ALL
 SELECT 'channels', CASE WHEN names IS NULL THEN 'ok' ELSE 'warning' END,
-       CASE WHEN names IS NULL THEN 'no push waits for a channel that does not send'
-            ELSE format('pushes wait for %s', names) END,
+       CASE WHEN names IS NULL THEN 'no notification waits for a channel that does not send'
+            ELSE format('notifications wait for %s', names) END,
        CASE WHEN names IS NOT NULL THEN 'coupon_channel_set sets a channel up, coupon_channel_enable switches it on' END
 FROM silent
 UNION ALL
 SELECT 'late_pushes', CASE WHEN names IS NULL OR in_recovery THEN 'ok' ELSE 'warning' END,
-       CASE WHEN in_recovery THEN 'a standby pushes nothing'
-            WHEN names IS NULL THEN 'no push has been due for a minute'
+       CASE WHEN in_recovery THEN 'a standby sends nothing'
+            WHEN names IS NULL THEN 'no notification has been due for a minute'
             ELSE format('due for longer than a minute: %s', names) END,
        CASE WHEN names IS NOT NULL AND NOT in_recovery
             THEN 'coupon_stat_worker says whether a worker (for mail, a mailer) runs; last_error in coupon_notification, what the receiver answers' END
 FROM late, state
 UNION ALL
 SELECT 'dead_pushes', CASE WHEN n = 0 THEN 'ok' ELSE 'warning' END,
-       format('%s pushes were given up', CASE WHEN n > 100000 THEN 'over 100000' ELSE n::text END),
+       format('%s notifications were given up', CASE WHEN n > 100000 THEN 'over 100000' ELSE n::text END),
        CASE WHEN n > 0 THEN 'last_error in coupon_notification_history says why; then SELECT * FROM coupon_notification_replay()' END
 FROM dead
 UNION ALL

@@ -117,10 +117,10 @@ static OwnerQuery purge_stages = {
 };
 
 /*
- * A portion of pushes that are over, in the order of their ids, which is that
+ * A portion of notifications that are over, in the order of their ids, which is that
  * of time: none that was made later can have ended before.
  */
-static OwnerQuery purge_pushes = {
+static OwnerQuery purge_notifications = {
 	"WITH old AS (SELECT id FROM %1$s.coupon_notification_history"
 	"  WHERE id OPERATOR(pg_catalog.>) $1 AND id OPERATOR(pg_catalog.<) $2"
 	"   AND ended_at OPERATOR(pg_catalog.<) $3 ORDER BY id LIMIT $4"
@@ -408,7 +408,7 @@ PurgeReminders(void)
 }
 
 static void
-PurgePushes(void)
+PurgeNotifications(void)
 {
 	TimestampTz before = GetCurrentTimestamp() - coupon_keep_notifications * USECS_PER_DAY;
 	int64		last = PG_INT64_MIN;
@@ -426,7 +426,7 @@ PurgePushes(void)
 		args[2] = TimestampTzGetDatum(before);
 		args[3] = Int64GetDatum(coupon_batch_size);
 		QueryBegin(&scope);
-		QueryRun(&purge_pushes, args, NULL);
+		QueryRun(&purge_notifications, args, NULL);
 		newest = QueryValue(0, 1, &none);
 		more = !none;
 		if (more)
@@ -464,7 +464,7 @@ coupon_purge(PG_FUNCTION_ARGS)
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
 	PurgeTasks();
-	PurgePushes();
+	PurgeNotifications();
 	PurgeReminders();
 	PurgeCronRuns();
 	ProcedureEnd();

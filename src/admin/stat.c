@@ -21,7 +21,7 @@
 #include "base/outcome.h"
 #include "base/shop_role.h"
 #include "stock/cache.h"
-#include "store/claimants.h"
+#include "store/user_filter.h"
 #include "template/template.h"
 
 PG_FUNCTION_INFO_V1(coupon_stat_entries);
@@ -158,8 +158,8 @@ coupon_stat_cache_counters(PG_FUNCTION_ARGS)
 	values[5] = Int64GetDatum((int64) stats.unknown);
 	values[6] = Int64GetDatum((int64) stats.evictions);
 	values[7] = Int64GetDatum((int64) stats.invalidations);
-	nulls[8] = !ClaimantsIsOn();
-	values[8] = Float8GetDatum(nulls[8] ? 0 : ClaimantsFill());
+	nulls[8] = !UserFilterIsOn();
+	values[8] = Float8GetDatum(nulls[8] ? 0 : UserFilterFill());
 	return ReturnRow(fcinfo, values, nulls);
 }
 

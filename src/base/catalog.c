@@ -59,7 +59,7 @@ typedef struct LeafFacts
 
 static Catalog catalog;
 static bool catalog_valid = false;
-static uint64 catalog_epoch = 0;
+static uint64 catalog_version = 0;
 
 /*
  * Messages so far.  What was looked up is remembered only if none has arrived
@@ -369,19 +369,19 @@ CatalogGet(void)
 		ForgetEverything();
 		catalog = fresh;
 		catalog_valid = valid;
-		catalog_epoch++;
+		catalog_version++;
 	}
 	return &catalog;
 }
 
 /*
- * CatalogEpoch changes whenever CatalogGet's answer does: what was prepared
- * under another epoch may name objects that are gone.
+ * CatalogVersion changes whenever CatalogGet's answer does: what was prepared
+ * under another version may name objects that are gone.
  */
 uint64
-CatalogEpoch(void)
+CatalogVersion(void)
 {
-	return catalog_epoch;
+	return catalog_version;
 }
 
 /*

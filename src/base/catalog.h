@@ -42,7 +42,7 @@ typedef struct CatalogLeaf
 
 extern void CatalogInit(void);
 extern const Catalog *CatalogGet(void);
-extern uint64 CatalogEpoch(void);
+extern uint64 CatalogVersion(void);
 extern int	CatalogLeafNumber(int64 user_id);
 extern void CatalogOpenLeaf(int number, CatalogLeaf *leaf);
 extern Relation CatalogOpenTemplates(Oid *primary_key);

@@ -25,12 +25,12 @@
 #include "base/ipaddr.h"
 
 int			coupon_batch_size = 5000;
-int			coupon_claimants_memory = 8192;
+int			coupon_user_filter_memory = 8192;
 char	   *coupon_databases = NULL;
 char	   *coupon_endpoint_ca_file = NULL;
 char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
-int			coupon_holdings_memory = 8192;
+int			coupon_limit_cache_memory = 8192;
 int			coupon_keep_coupons = 0;
 int			coupon_keep_notifications = 30;
 int			coupon_keep_reminders = 7;
@@ -156,10 +156,10 @@ GucNamesDatabase(const char *name)
 static void
 DefineAtStart(void)
 {
-	DefineCustomIntVariable("coupon.claimants_memory",
+	DefineCustomIntVariable("coupon.user_filter_memory",
 							"Sets the memory in which users who have claimed are noted.",
 							"It spares the look at the table for users who hold nothing. From 64 kB to 4 GB; 0 turns it off.",
-							&coupon_claimants_memory,
+							&coupon_user_filter_memory,
 							8192,
 							0,
 							4 * 1024 * 1024,
@@ -167,10 +167,10 @@ DefineAtStart(void)
 							GUC_UNIT_KB,
 							NULL, NULL, NULL);
 
-	DefineCustomIntVariable("coupon.holdings_memory",
+	DefineCustomIntVariable("coupon.limit_cache_memory",
 							"Sets the memory in which users who have had their limit are noted.",
 							"It spares the look at the table for users who press again. From 64 kB to 4 GB; 0 turns it off.",
-							&coupon_holdings_memory,
+							&coupon_limit_cache_memory,
 							8192,
 							0,
 							4 * 1024 * 1024,
@@ -218,7 +218,7 @@ DefineKeeping(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("coupon.keep_notifications",
-							"Sets how many days coupon_purge keeps pushes that are over.",
+							"Sets how many days coupon_purge keeps notifications that are over.",
 							"0 keeps them for ever. From 0 to 36500.",
 							&coupon_keep_notifications,
 							30,
@@ -308,7 +308,7 @@ GucInit(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("coupon.max_attempts",
-							"Sets how many times the worker tries to deliver a push.",
+							"Sets how many times the worker tries to deliver a notification.",
 							"The pauses double from a second to an hour; 12 attempts take about half an hour. Then it is dead, see coupon_notification_replay. From 1 to 100.",
 							&coupon_max_attempts,
 							12,

@@ -8,12 +8,12 @@
 #include <sys/socket.h>
 
 extern PGDLLIMPORT int coupon_batch_size;
-extern PGDLLIMPORT int coupon_claimants_memory; /* kB */
+extern PGDLLIMPORT int coupon_user_filter_memory; /* kB */
 extern PGDLLIMPORT char *coupon_databases;
 extern PGDLLIMPORT char *coupon_endpoint_ca_file;
 extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
-extern PGDLLIMPORT int coupon_holdings_memory; /* kB */
+extern PGDLLIMPORT int coupon_limit_cache_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
 extern PGDLLIMPORT int coupon_keep_notifications; /* the same */
 extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */

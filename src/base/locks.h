@@ -18,7 +18,7 @@
 
 #define LOCK_CLASS_LOADER 0xC001	/* one loader or gate owner per template */
 #define LOCK_CLASS_USER 0xC002	/* one claim per template and user */
-#define LOCK_CLASS_TASK 0xC003	/* shared by who works at a task or loads it */
+#define LOCK_CLASS_TASK 0xC003	/* shared by backends that work at a task or load it */
 
 static inline void
 LockTagOfLoader(LOCKTAG *tag, int64 template_id)

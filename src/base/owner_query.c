@@ -88,10 +88,10 @@ static void
 Prepare(OwnerQuery *query)
 {
 	const Catalog *cat = CatalogGet();
-	uint64		epoch = CatalogEpoch();
+	uint64		version = CatalogVersion();
 	char	   *sql;
 
-	if (likely(query->plan != NULL && query->epoch == epoch))
+	if (likely(query->plan != NULL && query->version == version))
 		return;
 	if (query->plan != NULL && query->running == 0)
 		SPI_freeplan(query->plan);
@@ -102,7 +102,7 @@ Prepare(OwnerQuery *query)
 	if (query->plan == NULL || SPI_keepplan(query->plan) != 0)
 		elog(ERROR, "could not prepare \"%s\": %s", sql,
 			 SPI_result_code_string(SPI_result));
-	query->epoch = epoch;
+	query->version = version;
 	pfree(sql);
 }
 

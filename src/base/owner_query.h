@@ -22,7 +22,7 @@ typedef struct OwnerQuery
 	Oid			argtypes[QUERY_MAX_ARGS];
 	/* private to owner_query.c */
 	SPIPlanPtr	plan;
-	uint64		epoch;
+	uint64		version;
 	int			running;		/* calls; stays above 0 after an error */
 } OwnerQuery;
 

@@ -8,7 +8,7 @@
  * such jobs together have had no more than coupon.task_share of the server's
  * cores.  This is vacuum's cost delay, with one account for all jobs: each
  * portion moves a common clock on by the time that it would have taken at that
- * share, and who is ahead of it waits (the generic cell rate algorithm of ATM
+ * share, and a job ahead of it waits (the generic cell rate algorithm of ATM
  * Forum's Traffic Management 4.0).  Jobs thus pause for each other's work too.
  *
  * Locking: none; two atomics, each in a cache line of its own.

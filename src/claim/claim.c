@@ -34,8 +34,8 @@
 #include "base/shop_role.h"
 #include "base/throttle.h"
 #include "claim/claim.h"
-#include "store/claimants.h"
-#include "store/holdings.h"
+#include "store/user_filter.h"
+#include "store/limit_cache.h"
 #include "store/insert.h"
 #include "store/rows.h"
 
@@ -132,7 +132,7 @@ WaitForClaim(ClaimWork *work, const RowsOpenClaim *open)
 
 /*
  * Look at a user's rows, unless there are none: that takes a cache line of
- * claimants.c in their place, which counts open claims as the look at the rows
+ * user_filter.c in their place, which counts open claims as the look at the rows
  * does.  The filter is a hint, since rows may have come while triggers were
  * switched off.  A claim that meets one in the unique index has noted its user
  * before it inserted, so that the next look is at the rows.
@@ -143,8 +143,8 @@ LookAtUser(ClaimWork *work, int64 user_id, const char *request_id,
 {
 	const TemplateView *view = &work->view;
 
-	if (!view->claimants ||
-		ClaimantsMayHave(view->key.relation, view->key.template_id, user_id))
+	if (!view->filter_complete ||
+		UserFilterMayHave(view->key.relation, view->key.template_id, user_id))
 	{
 		RowsProbe(work->request->template_id, user_id, request_id, rows, open);
 		return;
@@ -197,14 +197,14 @@ RefuseOverLimit(ClaimWork *work, ClaimResult *result)
 }
 
 /*
- * Whether holdings.c can be asked, and told, about users.  A transaction that
+ * Whether limit_cache.c can be asked, and told, about users.  A transaction that
  * has written anything may have deleted coupons, which nobody else knows yet,
  * or sees coupons of its own as if they were committed.
  */
 static bool
-MayUseHoldings(const ClaimWork *work)
+MayUseLimitCache(const ClaimWork *work)
 {
-	return work->view.holdings != 0 &&
+	return work->view.limit_stamp != 0 &&
 		!TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
@@ -212,8 +212,8 @@ MayUseHoldings(const ClaimWork *work)
 static bool
 IsKnownOverLimit(ClaimWork *work, ClaimResult *result)
 {
-	if (!MayUseHoldings(work) ||
-		HoldingsRecall(work->view.holdings, result->user_id) < LimitOf(work))
+	if (!MayUseLimitCache(work) ||
+		LimitCacheLookup(work->view.limit_stamp, result->user_id) < LimitOf(work))
 		return false;
 	RefuseOverLimit(work, result);
 	return true;
@@ -232,8 +232,8 @@ IsOverLimit(ClaimWork *work, ClaimResult *result, RowsOpenClaim *open)
 	result->receive_seq = rows.last_seq + 1;
 	if (rows.last_seq < LimitOf(work))
 		return false;
-	if (MayUseHoldings(work))
-		HoldingsNote(work->view.holdings, result->user_id, rows.last_seq);
+	if (MayUseLimitCache(work))
+		LimitCacheStore(work->view.limit_stamp, result->user_id, rows.last_seq);
 	RefuseOverLimit(work, result);
 	return true;
 }
@@ -260,8 +260,8 @@ MayHaveTheOnly(const ClaimWork *work, const ClaimResult *result)
 {
 	const TemplateView *view = &work->view;
 
-	return LimitOf(work) == 1 && view->claimants &&
-		ClaimantsMayHave(view->key.relation, view->key.template_id, result->user_id);
+	return LimitOf(work) == 1 && view->filter_complete &&
+		UserFilterMayHave(view->key.relation, view->key.template_id, result->user_id);
 }
 
 /*

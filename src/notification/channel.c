@@ -1,6 +1,6 @@
 /*
  * channel.c
- *		How, what and where to push, as administrators say it; tests and
+ *		How, what and where to send, as administrators say it; tests and
  *		replays.
  *
  * Channels, texts and contacts belong to all shops together: a role that is
@@ -214,7 +214,7 @@ coupon_channel_enable(PG_FUNCTION_ARGS)
 }
 
 /*
- * coupon_message_set(kind, channel, subject, body): set what is pushed; two
+ * coupon_message_set(kind, channel, subject, body): set what is sent; two
  * nulls bring the built-in text back.
  */
 Datum
@@ -298,14 +298,14 @@ RequireSending(const char *channel)
 }
 
 /*
- * coupon_channel_test(channel, address) → notification_id: one push, in the
+ * coupon_channel_test(channel, address) → notification_id: one notification, in the
  * ordinary way.
  */
 Datum
 coupon_channel_test(PG_FUNCTION_ARGS)
 {
 	OutboxEvent event = {"test"};
-	OutboxPushes *pushes;
+	OutboxAdded *added;
 	int64		id;
 	QueryScope	scope;
 
@@ -315,9 +315,9 @@ coupon_channel_test(PG_FUNCTION_ARGS)
 	event.due_at = GetCurrentTimestamp();
 	QueryBegin(&scope);
 	RequireSending(event.channel);
-	pushes = OutboxBegin(&event, false);
-	id = OutboxPut(pushes, NO_USER);
-	OutboxEnd(pushes);
+	added = OutboxBegin(&event, false);
+	id = OutboxPut(added, NO_USER);
+	OutboxEnd(added);
 	QueryEnd(&scope);
 	PutInteger(fcinfo, id);
 	return (Datum) 0;

@@ -69,7 +69,7 @@ ChannelArg(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * ChannelKindArg returns a kind of push.
+ * ChannelKindArg returns a kind of notification.
  */
 const char *
 ChannelKindArg(FunctionCallInfo fcinfo, int arg)
@@ -85,7 +85,7 @@ ChannelKindArg(FunctionCallInfo fcinfo, int arg)
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-			 errmsg("\"%s\" is not a kind of push", kind),
+			 errmsg("\"%s\" is not a kind of notification", kind),
 			 errhint("Use reminder, coupon or test.")));
 }
 
@@ -357,7 +357,7 @@ ChannelCheckTimeout(Datum timeout)
 }
 
 /*
- * ChannelCheckMessage checks subject and body of what is pushed.
+ * ChannelCheckMessage checks subject and body of what is sent.
  */
 void
 ChannelCheckMessage(const char *subject, const char *body)

@@ -1,6 +1,6 @@
 /*
  * lease.c
- *		Pushes of the outbox that this process sends: taken for a while.
+ *		Notifications of the outbox that this process sends: taken for a while.
  *
  *		waiting ── LeaseTake ──► leased ──┬─ delivered ─┐
  *		   ▲                        │     ├─ dead ──────┼──► history
@@ -9,7 +9,7 @@
  *
  * A lease is a time in a column that no index has: until then nobody else
  * takes the row, afterwards anybody may.  The number of attempts rises with
- * each lease, and an answer is recorded (lease_record.c) only for the attempt
+ * each lease, and an answer is recorded (lease_complete.c) only for the attempt
  * that it belongs to, so that one that comes late changes nothing.
  *
  * LeaseTake walks an index by next_at.  In front lie rows that are leased, and
@@ -23,7 +23,7 @@
  * is marked as broken, and does not stop the others.
  *
  * What is leased and recorded need not be on disk: if a crash takes it away, the
- * push is sent once more, under the same id.  What a push tells of must be on
+ * notification is sent once more, under the same id.  What a notification tells of must be on
  * disk before it leaves; see "asynchronous".
  *
  * A row that another transaction has locked, or changed meanwhile, is passed over.
@@ -58,8 +58,8 @@ typedef struct Taking
 	TimestampTz now;
 	TimestampTz *from;
 	TimestampTz until;
-	MemoryContext context;		/* of the pushes */
-	List	   *pushes;
+	MemoryContext context;		/* of the notifications */
+	List	   *notifications;
 	List	   *events;			/* that they tell of, each once */
 } Taking;
 
@@ -89,7 +89,7 @@ static OwnerQuery look_ahead = {
 
 /* The users of a row, without addresses yet. */
 static void
-ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
+ReadRecipients(LeasedNotification *leased, ArrayType *users, const char *address)
 {
 	const int64 *values = (const int64 *) ARR_DATA_PTR(users);
 	int			n = ArrayGetNItems(ARR_NDIM(users), ARR_DIMS(users));
@@ -107,8 +107,8 @@ ReadRecipients(LeasedPush *leased, ArrayType *users, const char *address)
 		recipients[i].address = address;
 	}
 	leased->recipients = recipients;
-	leased->push.recipients = recipients;
-	leased->push.nrecipients = n;
+	leased->notification.recipients = recipients;
+	leased->notification.nrecipients = n;
 }
 
 static bool
@@ -120,7 +120,7 @@ IsText(Datum datum, const char *string)
 		memcmp(VARDATA_ANY(value), string, strlen(string)) == 0;
 }
 
-/* What a push tells of, of columns by their place in the queue. */
+/* What a notification tells of, of columns by their place in the queue. */
 static RenderEvent *
 EventOf(Taking *taking, const Datum *values, const bool *isnull)
 {
@@ -156,16 +156,16 @@ EventOf(Taking *taking, const Datum *values, const bool *isnull)
 	return event;
 }
 
-/* Add a push, the same way. */
+/* Add a notification, the same way. */
 static void
-AddPush(Taking *taking, const Datum *values, const bool *isnull)
+AddLeased(Taking *taking, const Datum *values, const bool *isnull)
 {
 	MemoryContext old = MemoryContextSwitchTo(taking->context);
-	LeasedPush *leased = palloc0(sizeof(LeasedPush));
+	LeasedNotification *leased = palloc0(sizeof(LeasedNotification));
 	RenderEvent *event = EventOf(taking, values, isnull);
 
-	leased->push.id = DatumGetInt64(values[NOTIFICATION_ID]);
-	leased->push.event = event;
+	leased->notification.id = DatumGetInt64(values[NOTIFICATION_ID]);
+	leased->notification.event = event;
 	*taking->from = Max(*taking->from, DatumGetTimestampTz(values[QUEUE_NEXT_AT]));
 	leased->attempts = DatumGetInt32(values[NOTIFICATION_ATTEMPTS]);
 	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
@@ -173,7 +173,7 @@ AddPush(Taking *taking, const Datum *values, const bool *isnull)
 	ReadRecipients(leased, DatumGetArrayTypeP(values[NOTIFICATION_USER_IDS]),
 				   isnull[NOTIFICATION_ADDRESS] ? NULL :
 				   LeaseTextOf(values[NOTIFICATION_ADDRESS], taking->context));
-	taking->pushes = lappend(taking->pushes, leased);
+	taking->notifications = lappend(taking->notifications, leased);
 	MemoryContextSwitchTo(old);
 }
 
@@ -239,7 +239,7 @@ FindContact(int64 user_id, int n)
 }
 
 static void
-AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
+AddAddresses(List *notifications, const LeaseChannel *channel, MemoryContext context)
 {
 	int64	   *users;
 	int			nusers = 0;
@@ -247,26 +247,26 @@ AddAddresses(List *pushes, const LeaseChannel *channel, MemoryContext context)
 	Datum		args[2];
 	ListCell   *lc;
 
-	foreach(lc, pushes)
-		nusers += ((LeasedPush *) lfirst(lc))->push.nrecipients;
+	foreach(lc, notifications)
+		nusers += ((LeasedNotification *) lfirst(lc))->notification.nrecipients;
 	users = palloc(nusers * sizeof(int64));
 	nusers = 0;
-	foreach(lc, pushes)
+	foreach(lc, notifications)
 	{
-		RenderPush *push = &((LeasedPush *) lfirst(lc))->push;
+		RenderNotification *notification = &((LeasedNotification *) lfirst(lc))->notification;
 
-		for (int i = 0; i < push->nrecipients; i++)
-			users[nusers++] = push->recipients[i].user_id;
+		for (int i = 0; i < notification->nrecipients; i++)
+			users[nusers++] = notification->recipients[i].user_id;
 	}
 	args[0] = CStringGetTextDatum(channel->name);
 	args[1] = ArrayOfInt8(users, nusers);
 	n = QueryRun(&read_contacts, args, NULL);
 
-	foreach(lc, pushes)
+	foreach(lc, notifications)
 	{
-		LeasedPush *leased = lfirst(lc);
+		LeasedNotification *leased = lfirst(lc);
 
-		for (int i = 0; n > 0 && i < leased->push.nrecipients; i++)
+		for (int i = 0; n > 0 && i < leased->notification.nrecipients; i++)
 		{
 			RenderRecipient *recipient = &leased->recipients[i];
 			int			row = FindContact(recipient->user_id, n);
@@ -315,7 +315,7 @@ TakeRow(Taking *taking, RowWriter *queue)
 	RowWriterSet(queue, NOTIFICATION_ATTEMPTS, Int32GetDatum(attempts));
 	RowWriterSet(queue, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
 	if (RowWriterUpdate(queue))
-		AddPush(taking, queue->values, queue->isnull);
+		AddLeased(taking, queue->values, queue->isnull);
 }
 
 static void
@@ -333,14 +333,14 @@ TakeRows(Taking *taking)
 				TimestampTzGetDatum(taking->now));
 	OutboxOpenQueue(&queue);
 	RowWriterScan(&queue, columns, lengthof(columns), keys, lengthof(keys));
-	while (list_length(taking->pushes) < taking->limit && RowWriterNext(&queue))
+	while (list_length(taking->notifications) < taking->limit && RowWriterNext(&queue))
 		TakeRow(taking, &queue);
 	RowWriterClose(&queue);
 }
 
 /*
- * LeaseTake takes up to limit pushes that were due at "from" or later, until
- * the time given, and moves "from" to the last of them; a List of LeasedPush,
+ * LeaseTake takes up to limit notifications that were due at "from" or later, until
+ * the time given, and moves "from" to the last of them; a List of LeasedNotification,
  * in the memory context of the caller, valid as long as the channel.
  */
 List *
@@ -353,17 +353,17 @@ LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz
 	QueryBegin(&scope);
 	QueryPlanByIndex();
 	TakeRows(&taking);
-	if (taking.pushes != NIL)
+	if (taking.notifications != NIL)
 	{
 		AddTemplates(taking.events, taking.context);
-		AddAddresses(taking.pushes, channel, taking.context);
+		AddAddresses(taking.notifications, channel, taking.context);
 	}
 	QueryEnd(&scope);
-	return taking.pushes;
+	return taking.notifications;
 }
 
 /*
- * LeaseLookAhead returns when the next push of a channel will be due, DT_NOEND:
+ * LeaseLookAhead returns when the next notification of a channel will be due, DT_NOEND:
  * none waits.  any_due: there are some already, due at "from" or later, be it
  * that they are leased.
  */

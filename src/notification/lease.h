@@ -1,6 +1,6 @@
 /*
  * lease.h
- *		Pushes of the outbox that this process sends: taken for a while, and
+ *		Notifications of the outbox that this process sends: taken for a while, and
  *		what became of them.
  */
 #ifndef COUPON_LEASE_H
@@ -36,16 +36,16 @@ typedef struct LeaseChannel
 	int			nmessages;
 } LeaseChannel;
 
-/* One push that is ours until the lease runs out. */
-typedef struct LeasedPush
+/* One notification that is ours until the lease runs out. */
+typedef struct LeasedNotification
 {
 	int			attempts;		/* with this one; the fencing number */
 	int			tries;			/* the same since the last replay */
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
 	const char *broken;			/* why it can never be sent; NULL: it can */
-	RenderPush	push;
-	RenderRecipient *recipients;	/* those of the push */
-} LeasedPush;
+	RenderNotification	notification;
+	RenderRecipient *recipients;	/* those of the notification */
+} LeasedNotification;
 
 typedef enum LeaseVerdict
 {
@@ -70,7 +70,7 @@ typedef struct LeaseAnswer
 	bool		held;			/* by LeaseRecord: not recorded, others hold it */
 } LeaseAnswer;
 
-/* lease_channel.c */
+/* channel_load.c */
 extern List *LeaseChannels(void);
 extern bool LeaseDisable(const char *channel, TimestampTz updated_at, const char *reason);
 extern const char *LeaseTextOf(Datum value, MemoryContext context);

@@ -1,6 +1,6 @@
 /*
  * outbox.c
- *		The durable outbox of pushes: adding and withdrawing.
+ *		The durable outbox of notifications: adding and withdrawing.
  *
  * A row is one request, with as many recipients as its channel takes at a
  * time: it is cut when it is added, and so keeps its id and its recipients
@@ -8,7 +8,7 @@
  * where a hundred share a request.  A recipient is found by the id of the row,
  * which the caller keeps (coupon_remind.notifications), not by an index.
  *
- * Adding is part of the transaction that the push tells of.  Leases and
+ * Adding is part of the transaction that the notification tells of.  Leases and
  * answers are in lease.c; the network, outside any transaction, is in
  * bgworker/.
  *
@@ -113,13 +113,13 @@ OutboxOpenHistory(RowWriter *history)
 
 /* What is the same in both tables; the users are those from "first". */
 static void
-FillRow(RowWriter *table, const OutboxPushes *pushes, int first)
+FillRow(RowWriter *table, const OutboxAdded *added, int first)
 {
-	const OutboxEvent *event = &pushes->event;
-	int			n = Min(pushes->nusers - first, pushes->in_a_row);
+	const OutboxEvent *event = &added->event;
+	int			n = Min(added->nusers - first, added->in_a_row);
 
 	RowWriterClear(table);
-	RowWriterSet(table, NOTIFICATION_ID, Int64GetDatum(pushes->row_ids[first / pushes->in_a_row]));
+	RowWriterSet(table, NOTIFICATION_ID, Int64GetDatum(added->row_ids[first / added->in_a_row]));
 	RowWriterSet(table, NOTIFICATION_CHANNEL, CStringGetTextDatum(event->channel));
 	RowWriterSet(table, NOTIFICATION_KIND, CStringGetTextDatum(event->kind));
 	RowWriterSetIf(table, NOTIFICATION_TEMPLATE_ID, event->template_id != 0,
@@ -128,30 +128,30 @@ FillRow(RowWriter *table, const OutboxPushes *pushes, int first)
 	RowWriterSetIf(table, NOTIFICATION_TASK_ID, event->task_id != 0, Int64GetDatum(event->task_id));
 	if (event->address != NULL)
 		RowWriterSet(table, NOTIFICATION_ADDRESS, CStringGetTextDatum(event->address));
-	RowWriterSet(table, NOTIFICATION_USER_IDS, ArrayOfInt8(pushes->users + first, n));
+	RowWriterSet(table, NOTIFICATION_USER_IDS, ArrayOfInt8(added->users + first, n));
 	RowWriterSet(table, NOTIFICATION_DUE_AT, TimestampTzGetDatum(event->due_at));
 	RowWriterSet(table, NOTIFICATION_ATTEMPTS, Int32GetDatum(0));
 }
 
 /* A row for each slice of the users. */
 static void
-AddRows(const OutboxPushes *pushes)
+AddRows(const OutboxAdded *added)
 {
-	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon push",
+	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon notification",
 													  ALLOCSET_SMALL_SIZES);
 	RowWriter	table;
 
-	if (pushes->missed)
+	if (added->missed)
 		OutboxOpenHistory(&table);
 	else
 		OutboxOpenQueue(&table);
-	for (int first = 0; first < pushes->nusers; first += pushes->in_a_row)
+	for (int first = 0; first < added->nusers; first += added->in_a_row)
 	{
 		MemoryContext caller = MemoryContextSwitchTo(row_context);
 		Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
 
-		FillRow(&table, pushes, first);
-		if (pushes->missed)
+		FillRow(&table, added, first);
+		if (added->missed)
 		{
 			RowWriterSet(&table, HISTORY_STATE, CStringGetTextDatum("missed"));
 			RowWriterSet(&table, HISTORY_ENDED_AT, now);
@@ -191,71 +191,71 @@ coupon_notification_sane(PG_FUNCTION_ARGS)
 }
 
 /*
- * OutboxBegin begins to gather pushes of an event, in the current memory context;
+ * OutboxBegin begins to gather notifications of an event, in the current memory context;
  * missed: they came too late to be sent, and go to the history.  Up to OutboxEnd
  * between QueryBegin and QueryEnd of the caller's.
  */
-OutboxPushes *
+OutboxAdded *
 OutboxBegin(const OutboxEvent *event, bool missed)
 {
-	OutboxPushes *pushes = palloc0(sizeof(OutboxPushes));
+	OutboxAdded *added = palloc0(sizeof(OutboxAdded));
 
-	pushes->event = *event;
-	pushes->missed = missed;
-	pushes->in_a_row = missed ? MISSED_IN_A_ROW : BatchSizeOf(event->channel);
-	pushes->room = 64;
-	pushes->users = palloc(pushes->room * sizeof(int64));
-	pushes->row_ids = palloc(pushes->room * sizeof(int64));
-	return pushes;
+	added->event = *event;
+	added->missed = missed;
+	added->in_a_row = missed ? MISSED_IN_A_ROW : BatchSizeOf(event->channel);
+	added->room = 64;
+	added->users = palloc(added->room * sizeof(int64));
+	added->row_ids = palloc(added->room * sizeof(int64));
+	return added;
 }
 
 /*
  * OutboxPut adds a user, and returns the id of the row that he will be in.
  */
 int64
-OutboxPut(OutboxPushes *pushes, int64 user_id)
+OutboxPut(OutboxAdded *added, int64 user_id)
 {
-	int			row = pushes->nusers / pushes->in_a_row;
+	int			row = added->nusers / added->in_a_row;
 
-	if (pushes->nusers == pushes->room)
+	if (added->nusers == added->room)
 	{
-		pushes->room *= 2;
-		pushes->users = repalloc(pushes->users, pushes->room * sizeof(int64));
-		pushes->row_ids = repalloc(pushes->row_ids, pushes->room * sizeof(int64));
+		added->room *= 2;
+		added->users = repalloc(added->users, added->room * sizeof(int64));
+		added->row_ids = repalloc(added->row_ids, added->room * sizeof(int64));
 	}
-	if (row == pushes->nrows)
-		pushes->row_ids[pushes->nrows++] = IdNext();
-	pushes->users[pushes->nusers++] = user_id;
-	return pushes->row_ids[row];
+	if (row == added->nrows)
+		added->row_ids[added->nrows++] = IdNext();
+	added->users[added->nusers++] = user_id;
+	return added->row_ids[row];
 }
 
 /*
  * OutboxTakeBack leaves out the user that was put last.
  */
 void
-OutboxTakeBack(OutboxPushes *pushes)
+OutboxTakeBack(OutboxAdded *added)
 {
-	pushes->nusers--;
+	added->nusers--;
 }
 
 /*
  * OutboxEnd adds what was put, and wakes the worker at commit.
  */
 void
-OutboxEnd(OutboxPushes *pushes)
+OutboxEnd(OutboxAdded *added)
 {
-	if (pushes->nusers > 0)
-		AddRows(pushes);
-	if (pushes->nusers > 0 && !pushes->missed)
+	if (added->nusers > 0)
+		AddRows(added);
+	if (added->nusers > 0 && !added->missed)
 		WakeWorkerAtCommit(WAKE_DELIVER);
-	pfree(pushes->users);
-	pfree(pushes->row_ids);
-	pfree(pushes);
+	pfree(added->users);
+	pfree(added->row_ids);
+	pfree(added);
 }
 
 /*
  * OutboxAddCoupons tells users of the coupons that a task has just given them,
- * through each of the channels (bits by number).  The pushes come and go with the
+ * through each of the channels (bits by number).  The notifications come and go with the
  * coupons, in this transaction.  Between QueryBegin and QueryEnd of the caller's.
  */
 void
@@ -267,19 +267,19 @@ OutboxAddCoupons(int channels, int64 template_id, int64 task_id,
 		OutboxEvent event = {.kind = "coupon", .channel = ChannelName(channel),
 			.template_id = template_id, .task_id = task_id,
 		.due_at = GetCurrentTimestamp()};
-		OutboxPushes *pushes;
+		OutboxAdded *added;
 
 		if ((channels & (1 << channel)) == 0)
 			continue;
-		pushes = OutboxBegin(&event, false);
+		added = OutboxBegin(&event, false);
 		for (int i = 0; i < nusers; i++)
-			(void) OutboxPut(pushes, users[i]);
-		OutboxEnd(pushes);
+			(void) OutboxPut(added, users[i]);
+		OutboxEnd(added);
 	}
 }
 
 /*
- * OutboxWithdraw takes a user out of a push that nobody is sending.  False: it
+ * OutboxWithdraw takes a user out of a notification that nobody is sending.  False: it
  * is being sent, or over, or he is not in it.  One that was tried without
  * success is withdrawn from the attempts to come.  Between QueryBegin and
  * QueryEnd of the caller's.

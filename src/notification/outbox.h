@@ -1,6 +1,6 @@
 /*
  * outbox.h
- *		The durable outbox of pushes.
+ *		The durable outbox of notifications.
  */
 #ifndef COUPON_OUTBOX_H
 #define COUPON_OUTBOX_H
@@ -37,7 +37,7 @@ enum
 	HISTORY_ENDED_AT
 };
 
-/* What pushes are about; the same for all recipients of a call. */
+/* What notifications are about; the same for all recipients of a call. */
 typedef struct OutboxEvent
 {
 	const char *kind;			/* "reminder", "coupon" or "test" */
@@ -49,8 +49,8 @@ typedef struct OutboxEvent
 	TimestampTz due_at;
 } OutboxEvent;
 
-/* Pushes of an event that are being gathered. */
-typedef struct OutboxPushes
+/* Notifications of an event that are being gathered. */
+typedef struct OutboxAdded
 {
 	/* private to outbox.c */
 	OutboxEvent event;
@@ -61,14 +61,14 @@ typedef struct OutboxPushes
 	int			nusers;
 	int			nrows;			/* ids that are made, at most one more than needed */
 	int			room;			/* in both */
-} OutboxPushes;
+} OutboxAdded;
 
 extern void OutboxOpenQueue(RowWriter *queue);
 extern void OutboxOpenHistory(RowWriter *history);
-extern OutboxPushes *OutboxBegin(const OutboxEvent *event, bool missed);
-extern int64 OutboxPut(OutboxPushes *pushes, int64 user_id);
-extern void OutboxTakeBack(OutboxPushes *pushes);
-extern void OutboxEnd(OutboxPushes *pushes);
+extern OutboxAdded *OutboxBegin(const OutboxEvent *event, bool missed);
+extern int64 OutboxPut(OutboxAdded *added, int64 user_id);
+extern void OutboxTakeBack(OutboxAdded *added);
+extern void OutboxEnd(OutboxAdded *added);
 extern void OutboxAddCoupons(int channels, int64 template_id, int64 task_id,
 							 const int64 *users, int nusers);
 extern bool OutboxWithdraw(int64 id, int64 user_id);

@@ -1,6 +1,6 @@
 /*
  * preview.c
- *		coupon_channel_preview: a push as a channel would send it, without
+ *		coupon_channel_preview: a notification as a channel would send it, without
  *		sending it.
  *
  * It is rendered by what the worker uses, from the channel's row and texts and
@@ -74,11 +74,11 @@ Shown(const char *utf8, int length)
 }
 
 static void
-MakeSample(RenderPush *push, const char *kind, TimestampTz now)
+MakeSample(RenderNotification *notification, const char *kind, TimestampTz now)
 {
-	RenderEvent *event = push->event;
+	RenderEvent *event = notification->event;
 
-	push->id = IdFirstAt(now);
+	notification->id = IdFirstAt(now);
 	event->kind = kind;
 	if (strcmp(kind, "test") == 0)
 		return;
@@ -95,14 +95,15 @@ MakeSample(RenderPush *push, const char *kind, TimestampTz now)
 }
 
 static void
-PreviewMail(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+PreviewMail(const RenderNotification *notification,
+			const RenderChannel *channel, TimestampTz now,
 			Datum *values)
 {
 	StringInfoData mail;
 	const char *text;
 
 	initStringInfo(&mail);
-	RenderMail(push, channel, now, &mail);
+	RenderMail(notification, channel, now, &mail);
 	text = strstr(mail.data, "\r\n\r\n");
 	values[1] = Shown(mail.data, text - mail.data);
 	values[2] = Shown(text + 4, strlen(text + 4));
@@ -121,7 +122,8 @@ AppendMasked(StringInfo list, const char *header)
 }
 
 static void
-PreviewRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+PreviewRequest(const RenderNotification *notification,
+			const RenderChannel *channel, TimestampTz now,
 			   bool has_login, Datum *values)
 {
 	StringInfoData body,
@@ -130,7 +132,7 @@ PreviewRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz
 
 	initStringInfo(&body);
 	initStringInfo(&list);
-	RenderRequest(push, channel, now, &body, &headers);
+	RenderRequest(notification, channel, now, &body, &headers);
 	if (has_login)
 		appendStringInfoString(&list, "Authorization: ***\n");
 	for (int i = 0; headers[i] != NULL; i++)
@@ -156,7 +158,8 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	TimestampTz now = GetCurrentTimestamp();
 	RenderEvent event = {0};
 	RenderRecipient recipient;
-	RenderPush	push = {.event = &event, .recipients = &recipient, .nrecipients = 1};
+	RenderNotification notification = {.event = &event, .recipients = &recipient,
+	.nrecipients = 1};
 	RenderChannel *channel;
 	const char *endpoint;
 	Datum		headers;
@@ -165,7 +168,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	Datum		args[3];
 	QueryScope	scope;
 
-	MakeSample(&push, ChannelKindArg(fcinfo, 0), now);
+	MakeSample(&notification, ChannelKindArg(fcinfo, 0), now);
 	event.channel = ChannelArg(fcinfo, 1);
 	ArgRequire(fcinfo, 2, "user_id");
 	recipient.user_id = PG_GETARG_INT64(2);
@@ -190,9 +193,9 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	recipient.address = Utf8Column(8);
 	values[0] = CStringGetTextDatum(endpoint);
 	if (strncmp(endpoint, "smtp", 4) == 0)
-		PreviewMail(&push, channel, now, values);
+		PreviewMail(&notification, channel, now, values);
 	else
-		PreviewRequest(&push, channel, now, Column(9) != NULL, values);
+		PreviewRequest(&notification, channel, now, Column(9) != NULL, values);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	QueryEnd(&scope);
 	return (Datum) 0;

@@ -25,7 +25,7 @@ typedef struct Firing
 	bool		missed;
 	RemindBitmap from;			/* this and farther is due */
 	RemindBitmap fired;			/* what of it has fired of any row */
-	OutboxPushes *pushes[REMIND_CHANNELS][REMIND_SLOTS];
+	OutboxAdded *added[REMIND_CHANNELS][REMIND_SLOTS];
 } Firing;
 
 /* Nothing if the sale is no longer as the tick has read it. */
@@ -51,7 +51,7 @@ RemindMinutesDue(TimestampTz left)
 
 /*
  * The sale may have been put off since the tick has read it.  Asked with the
- * snapshot of the rows taken: who has made one of them for another start had
+ * snapshot of the rows taken: a backend that has made one of them for another start had
  * read that from the template before.
  */
 static bool
@@ -66,20 +66,20 @@ IsUnchanged(const RemindSale *sale, TimestampTz now)
 }
 
 /* Where one kind of reminder is gathered for the outbox. */
-static OutboxPushes *
-PushesOf(Firing *firing, int channel, int minutes)
+static OutboxAdded *
+AddedOf(Firing *firing, int channel, int minutes)
 {
-	OutboxPushes **pushes = &firing->pushes[channel][minutes / REMIND_STEP_MINUTES - 1];
+	OutboxAdded **added = &firing->added[channel][minutes / REMIND_STEP_MINUTES - 1];
 
-	if (*pushes == NULL)
+	if (*added == NULL)
 	{
 		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
 		.template_id = firing->sale->template_id, .minutes = minutes,
 		.due_at = RemindMoment(firing->sale->start, minutes)};
 
-		*pushes = OutboxBegin(&event, firing->missed);
+		*added = OutboxBegin(&event, firing->missed);
 	}
-	return *pushes;
+	return *added;
 }
 
 /* The ids of what has fired before, with room between them for what is due. */
@@ -110,14 +110,14 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 	PlaceOldIds(row, all, ids);
 	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
 		ids[RemindPlace(all, channel, minutes)] =
-			OutboxPut(PushesOf(firing, channel, minutes), row->user_id);
+			OutboxPut(AddedOf(firing, channel, minutes), row->user_id);
 	if (RemindRowsMark(rows, all, ids))
 	{
 		firing->fired |= due;
 		return pg_popcount64(due);
 	}
 	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
-		OutboxTakeBack(PushesOf(firing, channel, minutes));
+		OutboxTakeBack(AddedOf(firing, channel, minutes));
 	return 0;
 }
 
@@ -146,7 +146,7 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 			ndue += FireRow(&firing, &rows, row);
 	}
 	while (RemindTakeFirst(&firing.fired, &channel, &minutes))
-		OutboxEnd(PushesOf(&firing, channel, minutes));
+		OutboxEnd(AddedOf(&firing, channel, minutes));
 	n = RemindRowsEnd(&rows);
 	if (n == 0)
 		return 0;

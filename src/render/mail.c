@@ -1,6 +1,6 @@
 /*
  * mail.c
- *		A push as a mail: RFC 5322, plain text in UTF-8.
+ *		A notification as a mail: RFC 5322, plain text in UTF-8.
  *
  * Nothing that texts hold can add a header: a subject loses its control
  * characters, or is encoded as a whole, and an address that is none is left
@@ -91,9 +91,10 @@ AppendMailDate(StringInfo mail, TimestampTz at)
 }
 
 static void
-AppendTo(StringInfo mail, const RenderPush *push)
+AppendTo(StringInfo mail, const RenderNotification *notification)
 {
-	const char *address = push->nrecipients == 1 ? push->recipients[0].address : NULL;
+	const char *address = notification->nrecipients == 1 ?
+		notification->recipients[0].address : NULL;
 
 	/* Cut for a channel that took many at a time; nobody is told of another. */
 	if (address == NULL || !RenderIsMailAddress(address))
@@ -130,7 +131,8 @@ AppendText(StringInfo mail, const char *text)
  * RenderMail appends a whole mail.
  */
 void
-RenderMail(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+RenderMail(const RenderNotification *notification,
+			const RenderChannel *channel, TimestampTz now,
 		   StringInfo mail)
 {
 	const char *domain;
@@ -144,17 +146,17 @@ RenderMail(const RenderPush *push, const RenderChannel *channel, TimestampTz now
 	domain = strchr(channel->mail_from, '@');
 	initStringInfo(&subject);
 	initStringInfo(&body);
-	RenderTexts(push, &subject, &body);
+	RenderTexts(notification, &subject, &body);
 	Flatten(subject.data);
 
 	appendStringInfo(mail, "From: <%s>\r\nTo: ", channel->mail_from);
-	AppendTo(mail, push);
+	AppendTo(mail, notification);
 	appendStringInfoString(mail, "\r\nSubject: ");
 	AppendSubject(mail, subject.data, subject.len);
 	appendStringInfoString(mail, "\r\nDate: ");
 	AppendMailDate(mail, now);
 	appendStringInfo(mail, "\r\nMessage-ID: <" INT64_FORMAT "@coupon.%s>\r\n",
-					 push->id, domain != NULL ? domain + 1 : "invalid");
+					 notification->id, domain != NULL ? domain + 1 : "invalid");
 	appendStringInfoString(mail,
 						   "MIME-Version: 1.0\r\n"
 						   "Content-Type: text/plain; charset=utf-8\r\n"

@@ -1,6 +1,6 @@
 /*
  * request.c
- *		A push as an HTTP request: its body, its headers, its signature.
+ *		A notification as an HTTP request: its body, its headers, its signature.
  *
  * Without a body_template a request follows Standard Webhooks 1.0; with one it
  * speaks the dialect of a gateway, with the same id in Idempotency-Key.  What
@@ -46,15 +46,15 @@ AppendSignature(StringInfo out, const RenderChannel *channel, int i, const char 
 
 /* ,"channel": … "body": …: what a body says of the event */
 static void
-AppendEventAnew(StringInfo out, const RenderPush *push)
+AppendEventAnew(StringInfo out, const RenderNotification *notification)
 {
-	const RenderEvent *event = push->event;
+	const RenderEvent *event = notification->event;
 	StringInfoData subject,
 				body;
 
 	initStringInfo(&subject);
 	initStringInfo(&body);
-	RenderTexts(push, &subject, &body);
+	RenderTexts(notification, &subject, &body);
 	appendStringInfoString(out, ",\"channel\":");
 	RenderJsonString(out, event->channel);
 	appendStringInfoString(out, ",\"template_id\":");
@@ -85,11 +85,11 @@ AppendEventAnew(StringInfo out, const RenderPush *push)
 	pfree(body.data);
 }
 
-/* The same, made once for all pushes of the event, unless they read differently. */
+/* The same, made once for all notifications of the event, unless they read differently. */
 static void
-AppendEvent(StringInfo out, const RenderPush *push)
+AppendEvent(StringInfo out, const RenderNotification *notification)
 {
-	RenderEvent *event = push->event;
+	RenderEvent *event = notification->event;
 	int			begin = out->len;
 
 	if (event->json != NULL)
@@ -97,7 +97,7 @@ AppendEvent(StringInfo out, const RenderPush *push)
 		appendBinaryStringInfo(out, event->json, event->json_length);
 		return;
 	}
-	AppendEventAnew(out, push);
+	AppendEventAnew(out, notification);
 	if (RenderTextsAreShared(event))
 	{
 		event->json_length = out->len - begin;
@@ -107,32 +107,33 @@ AppendEvent(StringInfo out, const RenderPush *push)
 
 /* {"type": …, "timestamp": …, "data": {…}} */
 static void
-AppendStandardBody(StringInfo out, const RenderPush *push)
+AppendStandardBody(StringInfo out, const RenderNotification *notification)
 {
 	appendStringInfoString(out, "{\"type\":\"");
-	appendStringInfoString(out, RenderEventType(push->event));
+	appendStringInfoString(out, RenderEventType(notification->event));
 	/* Of the event, not of the attempt: the body stays what it was. */
 	appendStringInfoString(out, "\",\"timestamp\":\"");
-	RenderUtc(out, IdTime(push->id));
+	RenderUtc(out, IdTime(notification->id));
 	appendStringInfoString(out, "\",\"data\":{\"id\":");
-	RenderJsonId(out, push->id);
-	AppendEvent(out, push);
+	RenderJsonId(out, notification->id);
+	AppendEvent(out, notification);
 	appendStringInfoString(out, ",\"recipients\":");
-	RenderRecipients(out, push);
+	RenderRecipients(out, notification);
 	appendStringInfoString(out, "}}");
 }
 
 /* What the channel's body_template makes of it. */
 static void
-AppendOwnBody(StringInfo out, const RenderPush *push, const RenderChannel *channel)
+AppendOwnBody(StringInfo out, const RenderNotification *notification,
+			  const RenderChannel *channel)
 {
 	StringInfoData subject,
 				body;
 
 	initStringInfo(&subject);
 	initStringInfo(&body);
-	RenderTexts(push, &subject, &body);
-	RenderTemplate(push, channel, subject.data, body.data, out);
+	RenderTexts(notification, &subject, &body);
+	RenderTemplate(notification, channel, subject.data, body.data, out);
 	pfree(subject.data);
 	pfree(body.data);
 }
@@ -147,7 +148,8 @@ BeginHeader(StringInfo header, const char *name)
 
 /* id, timestamp and signatures of Standard Webhooks. */
 static int
-WebhookHeaders(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+WebhookHeaders(const RenderNotification *notification,
+			const RenderChannel *channel, TimestampTz now,
 			   StringInfo body, const char **headers)
 {
 	StringInfoData id,
@@ -156,7 +158,7 @@ WebhookHeaders(const RenderPush *push, const RenderChannel *channel, TimestampTz
 	int			n = 0;
 
 	BeginHeader(&id, "webhook-id");
-	RenderInteger(&id, push->id);
+	RenderInteger(&id, notification->id);
 	headers[n++] = id.data;
 	BeginHeader(&timestamp, "webhook-timestamp");
 	RenderInteger(&timestamp, now / USECS_PER_SEC + UNIX_EPOCH_SECS);
@@ -182,7 +184,8 @@ WebhookHeaders(const RenderPush *push, const RenderChannel *channel, TimestampTz
  * value", ended by a NULL: both in memory of the current context.
  */
 void
-RenderRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz now,
+RenderRequest(const RenderNotification *notification,
+			const RenderChannel *channel, TimestampTz now,
 			  StringInfo body, const char ***headers)
 {
 	const char **list = palloc((channel->nheaders + MORE_HEADERS) * sizeof(char *));
@@ -190,17 +193,17 @@ RenderRequest(const RenderPush *push, const RenderChannel *channel, TimestampTz 
 	StringInfoData key;
 
 	if (channel->body_template == NULL)
-		AppendStandardBody(body, push);
+		AppendStandardBody(body, notification);
 	else
-		AppendOwnBody(body, push, channel);
+		AppendOwnBody(body, notification, channel);
 
 	memcpy(list, channel->headers, n * sizeof(char *));
 	if (channel->body_template == NULL || channel->nsecrets > 0)
-		n += WebhookHeaders(push, channel, now, body, list + n);
+		n += WebhookHeaders(notification, channel, now, body, list + n);
 	if (channel->body_template != NULL)
 	{
 		BeginHeader(&key, "Idempotency-Key");
-		RenderInteger(&key, push->id);
+		RenderInteger(&key, notification->id);
 		list[n++] = key.data;
 	}
 	list[n] = NULL;

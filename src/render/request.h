@@ -1,6 +1,6 @@
 /*
  * request.h
- *		What a push looks like on the wire.
+ *		What a notification looks like on the wire.
  *
  * Pure text work: no SQL, no network.  RenderRequest and RenderMail may be
  * called outside a transaction; all that they read is UTF-8, see RenderUtf8.
@@ -20,7 +20,7 @@ typedef struct RenderRecipient
 	const char *address;		/* NULL: the user id */
 } RenderRecipient;
 
-/* What pushes tell of: many share it. */
+/* What notifications tell of: many share it. */
 typedef struct RenderEvent
 {
 	const char *kind;			/* "reminder", "coupon" or "test" */
@@ -37,14 +37,14 @@ typedef struct RenderEvent
 	int			json_length;
 } RenderEvent;
 
-typedef struct RenderPush
+typedef struct RenderNotification
 {
 	int64		id;
 	RenderEvent *event;			/* RenderRequest keeps its json, in the current
 								 * context */
 	const RenderRecipient *recipients;
 	int			nrecipients;
-} RenderPush;
+} RenderNotification;
 
 /* How a value is written into a body_template. */
 typedef enum RenderEscape
@@ -82,17 +82,18 @@ extern const char *RenderUtf8(const char *text);
 extern bool RenderIsMailAddress(const char *address);
 
 /* render/request.c */
-extern void RenderRequest(const RenderPush *push, const RenderChannel *channel,
+extern void RenderRequest(const RenderNotification *notification, const RenderChannel *channel,
 						  TimestampTz now, StringInfo body, const char ***headers);
 
 /* render/text.c */
-extern void RenderTexts(const RenderPush *push, StringInfo subject, StringInfo body);
+extern void RenderTexts(const RenderNotification *notification, StringInfo subject,
+						StringInfo body);
 extern bool RenderPlaceholder(const char *text, bool in_message,
 							  const char **name, int *length, bool *known);
 extern const char *RenderPlaceholderList(bool in_message);
 
 /* render/mail.c */
-extern void RenderMail(const RenderPush *push, const RenderChannel *channel,
+extern void RenderMail(const RenderNotification *notification, const RenderChannel *channel,
 					   TimestampTz now, StringInfo mail);
 
 #endif							/* COUPON_REQUEST_H */

@@ -21,7 +21,7 @@
 #define MAX_INTEGER 24			/* characters, and a zero */
 #define MAX_UTC 24				/* characters of a moment, as a rule */
 
-/* Kinds of push: the event's type, and what is said unless coupon_message
+/* Kinds of notification: the event's type, and what is said unless coupon_message
  * says something else. */
 typedef struct Kind
 {
@@ -40,7 +40,7 @@ static const Kind kinds[] = {
 	"You have received a coupon: {name}."},
 	{"test", "coupon.test",
 		"Test of channel {channel}",
-	"This is a test of channel {channel}. Push {id}."},
+	"This is a test of channel {channel}. Notification {id}."},
 };
 
 typedef enum Placeholder
@@ -179,7 +179,7 @@ AppendUtc(StringInfo out, TimestampTz at)
 
 /*
  * RenderUtc appends a moment as 2024-05-01T10:00:00Z, in whole seconds.  Many
- * pushes have few moments between them: the last ones are kept.
+ * notifications have few moments between them: the last ones are kept.
  */
 void
 RenderUtc(StringInfo out, TimestampTz at)
@@ -248,12 +248,12 @@ AppendAddress(StringInfo out, const RenderRecipient *recipient, RenderEscape esc
  * RenderRecipients appends [{"user_id":"1","address":"…"}, …]
  */
 void
-RenderRecipients(StringInfo out, const RenderPush *push)
+RenderRecipients(StringInfo out, const RenderNotification *notification)
 {
 	appendStringInfoChar(out, '[');
-	for (int i = 0; i < push->nrecipients; i++)
+	for (int i = 0; i < notification->nrecipients; i++)
 	{
-		const RenderRecipient *recipient = &push->recipients[i];
+		const RenderRecipient *recipient = &notification->recipients[i];
 
 		appendStringInfoString(out, i > 0 ? ",{\"user_id\":" : "{\"user_id\":");
 		RenderJsonId(out, recipient->user_id);
@@ -266,19 +266,19 @@ RenderRecipients(StringInfo out, const RenderPush *push)
 
 /* ["…", …], or with commas alone where that is not JSON. */
 static void
-AppendAddresses(StringInfo out, const RenderPush *push, RenderEscape escape)
+AppendAddresses(StringInfo out, const RenderNotification *notification, RenderEscape escape)
 {
 	bool		json = escape == RENDER_JSON;
 
 	if (json)
 		appendStringInfoChar(out, '[');
-	for (int i = 0; i < push->nrecipients; i++)
+	for (int i = 0; i < notification->nrecipients; i++)
 	{
 		if (i > 0)
 			RenderEscaped(out, ",", json ? RENDER_RAW : escape);
 		if (json)
 			appendStringInfoChar(out, '"');
-		AppendAddress(out, &push->recipients[i], escape);
+		AppendAddress(out, &notification->recipients[i], escape);
 		if (json)
 			appendStringInfoChar(out, '"');
 	}
@@ -289,7 +289,7 @@ AppendAddresses(StringInfo out, const RenderPush *push, RenderEscape escape)
 /* What expanding a text needs to know. */
 typedef struct Expansion
 {
-	const RenderPush *push;
+	const RenderNotification *notification;
 	RenderEscape escape;
 	bool		in_message;
 	const char *subject;		/* not within a message */
@@ -303,22 +303,22 @@ typedef struct Expansion
 static void
 AppendOneRecipient(StringInfo out, const Expansion *x, Placeholder which)
 {
-	const RenderPush *push = x->push;
+	const RenderNotification *notification = x->notification;
 
-	if (push->nrecipients == 1 && which == PH_USER_ID)
+	if (notification->nrecipients == 1 && which == PH_USER_ID)
 	{
-		if (push->recipients[0].user_id != 0)
-			RenderInteger(out, push->recipients[0].user_id);
+		if (notification->recipients[0].user_id != 0)
+			RenderInteger(out, notification->recipients[0].user_id);
 	}
-	else if (push->nrecipients == 1)
-		AppendAddress(out, &push->recipients[0], x->escape);
+	else if (notification->nrecipients == 1)
+		AppendAddress(out, &notification->recipients[0], x->escape);
 	else if (!x->in_message && which == PH_ADDRESS)
 	{
-		for (int i = 0; i < push->nrecipients; i++)
+		for (int i = 0; i < notification->nrecipients; i++)
 		{
 			if (i > 0)
 				RenderEscaped(out, ",", x->escape);
-			AppendAddress(out, &push->recipients[i], x->escape);
+			AppendAddress(out, &notification->recipients[i], x->escape);
 		}
 	}
 }
@@ -326,7 +326,7 @@ AppendOneRecipient(StringInfo out, const Expansion *x, Placeholder which)
 static void
 AppendStart(StringInfo out, const Expansion *x)
 {
-	const RenderEvent *event = x->push->event;
+	const RenderEvent *event = x->notification->event;
 	StringInfoData start;
 
 	if (!RenderHasStart(event))
@@ -346,7 +346,7 @@ AppendRecipientsEscaped(StringInfo out, const Expansion *x)
 	StringInfoData list;
 
 	initStringInfo(&list);
-	RenderRecipients(&list, x->push);
+	RenderRecipients(&list, x->notification);
 	RenderEscaped(out, list.data, x->escape == RENDER_FORM ? RENDER_FORM : RENDER_RAW);
 	pfree(list.data);
 }
@@ -354,13 +354,13 @@ AppendRecipientsEscaped(StringInfo out, const Expansion *x)
 static void
 AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 {
-	const RenderPush *push = x->push;
-	const RenderEvent *event = push->event;
+	const RenderNotification *notification = x->notification;
+	const RenderEvent *event = notification->event;
 
 	switch (which)
 	{
 		case PH_ID:
-			RenderInteger(out, push->id);
+			RenderInteger(out, notification->id);
 			break;
 		case PH_KIND:
 			appendStringInfoString(out, event->kind);
@@ -401,7 +401,7 @@ AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 			AppendRecipientsEscaped(out, x);
 			break;
 		case PH_ADDRESSES:
-			AppendAddresses(out, push, x->escape);
+			AppendAddresses(out, notification, x->escape);
 			break;
 		case PH_UNKNOWN:
 			break;
@@ -441,7 +441,7 @@ KindOf(const RenderEvent *event)
 		if (strcmp(kinds[i].name, event->kind) == 0)
 			return &kinds[i];
 	}
-	elog(ERROR, "unknown kind \"%s\" of a push", event->kind);
+	elog(ERROR, "unknown kind \"%s\" of a notification", event->kind);
 }
 
 /*
@@ -457,10 +457,10 @@ RenderEventType(const RenderEvent *event)
  * RenderTemplate appends a body_template with its placeholders filled in.
  */
 void
-RenderTemplate(const RenderPush *push, const RenderChannel *channel,
+RenderTemplate(const RenderNotification *notification, const RenderChannel *channel,
 			   const char *subject, const char *body, StringInfo out)
 {
-	Expansion	x = {push, channel->escape, false, subject, body};
+	Expansion	x = {notification, channel->escape, false, subject, body};
 
 	Expand(out, channel->body_template, &x);
 }
@@ -481,15 +481,15 @@ BodyOf(const RenderEvent *event)
  * RenderTexts appends what people read.
  */
 void
-RenderTexts(const RenderPush *push, StringInfo subject, StringInfo body)
+RenderTexts(const RenderNotification *notification, StringInfo subject, StringInfo body)
 {
-	Expansion	x = {push, RENDER_RAW, true};
+	Expansion	x = {notification, RENDER_RAW, true};
 
-	Expand(subject, SubjectOf(push->event), &x);
-	Expand(body, BodyOf(push->event), &x);
+	Expand(subject, SubjectOf(notification->event), &x);
+	Expand(body, BodyOf(notification->event), &x);
 }
 
-/* Whether a message names what each push has of its own. */
+/* Whether a message names what each notification has of its own. */
 static bool
 IsPersonal(const char *message)
 {
@@ -509,7 +509,7 @@ IsPersonal(const char *message)
 }
 
 /*
- * RenderTextsAreShared tells whether people read the same in all pushes of an
+ * RenderTextsAreShared tells whether people read the same in all notifications of an
  * event.
  */
 bool

@@ -171,8 +171,8 @@ ResetEntry(CacheEntry *entry, const CacheKey *key)
 	entry->stale = entry->recount = entry->gated = false;
 	entry->generation = CacheNextGeneration();
 	entry->quota = 0;
-	entry->claimants = false;
-	entry->holdings = 0;
+	entry->filter_complete = false;
+	entry->limit_stamp = 0;
 	pg_atomic_init_u64(&entry->issued, 0);
 	pg_atomic_init_u64(&entry->pending, 0);
 	pg_atomic_init_u64(&entry->returned, 0);

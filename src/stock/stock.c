@@ -6,7 +6,7 @@
  * Method", ACM TODS 11(4), 1986): a transaction that wants a unit does not
  * lock the quantity, it reserves its part of it.  Here the reservation is a
  * compare-and-swap on the shared counter of units issued; it becomes final at
- * commit and is given back at abort, by the journal.
+ * commit and is given back at abort, by xact_changes.c.
  *
  * This room knows keys and numbers, no SQL.  What is in the counter came from
  * the tables and can be counted again from them.
@@ -26,7 +26,7 @@
 
 #include "base/errors.h"
 #include "base/guc.h"
-#include "stock/journal.h"
+#include "stock/xact_changes.h"
 #include "stock/stock.h"
 
 /*
@@ -71,7 +71,7 @@ TakeUnits(CacheEntry *entry, int64 limit, int64 want, bool partial)
 static int64
 AddLowered(int64 limit, CacheEntry *entry)
 {
-	return limit + JournalLowered(entry);
+	return limit + ChangesLowered(entry);
 }
 
 /*
@@ -79,7 +79,7 @@ AddLowered(int64 limit, CacheEntry *entry)
  * only while it is fresh.
  */
 static StockResult
-Reserve(JournalKind kind, const CacheKey *key, uint64 generation, int64 limit,
+Reserve(ChangeKind kind, const CacheKey *key, uint64 generation, int64 limit,
 		int64 want, bool partial, bool through_gate, int64 *got)
 {
 	LWLock	   *lock = CachePartitionLock(key);
@@ -87,7 +87,7 @@ Reserve(JournalKind kind, const CacheKey *key, uint64 generation, int64 limit,
 	StockResult result = STOCK_OK;
 
 	*got = 0;
-	JournalMakeRoom();
+	ChangesMakeRoom();
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = CacheFind(key);
@@ -96,14 +96,14 @@ Reserve(JournalKind kind, const CacheKey *key, uint64 generation, int64 limit,
 		(limit < 0 && entry->stale))
 		result = STOCK_CHANGED;
 	else if ((entry->gated || entry->recount) && !through_gate &&
-			 JournalUnits(entry) == 0)
+			 ChangesUnits(entry) == 0)
 		result = entry->gated ? STOCK_CLOSED : STOCK_RECOUNT;
 	else
 	{
 		limit = limit < 0 ? entry->quota : AddLowered(limit, entry);
 		*got = TakeUnits(entry, limit, want, partial);
 		if (*got > 0)
-			JournalAddUnits(kind, entry, *got);
+			ChangesAddUnits(kind, entry, *got);
 		else
 			result = STOCK_EMPTY;
 	}
@@ -119,7 +119,7 @@ StockResult
 StockReserve(const CacheKey *key, uint64 generation, int64 want, bool partial,
 			 int64 *got)
 {
-	return Reserve(JOURNAL_RESERVED, key, generation, -1, want, partial, false, got);
+	return Reserve(CHANGE_RESERVED, key, generation, -1, want, partial, false, got);
 }
 
 /*
@@ -130,7 +130,7 @@ StockResult
 StockReserveUpTo(const CacheKey *key, int64 limit, int64 want, bool partial,
 				 int64 *got)
 {
-	return Reserve(JOURNAL_RESERVED, key, 0, limit, want, partial, false, got);
+	return Reserve(CHANGE_RESERVED, key, 0, limit, want, partial, false, got);
 }
 
 /* Runs "CacheFind" under the shared lock for an entry that cannot leave. */
@@ -157,7 +157,7 @@ StockTakeBack(const CacheKey *key, int64 n)
 	if (entry == NULL)
 		elog(ERROR, "reserved stock of template %lld has left the cache",
 			 (long long) key->template_id);
-	JournalTakeBack(entry, n);
+	ChangesTakeBack(entry, n);
 }
 
 /*
@@ -193,12 +193,12 @@ StockLower(const CacheKey *key, int64 limit, int64 n)
 	StockResult result;
 
 	RefuseTooMuchLowering(key, n);
-	result = Reserve(JOURNAL_LOWERED, key, 0, limit, n, false, true, &got);
+	result = Reserve(CHANGE_LOWERED, key, 0, limit, n, false, true, &got);
 	if (result != STOCK_EMPTY)
 		return result;
 	if (!StockCloseGate(key))
 		return STOCK_CHANGED;
-	result = Reserve(JOURNAL_LOWERED, key, 0, limit, n, false, true, &got);
+	result = Reserve(CHANGE_LOWERED, key, 0, limit, n, false, true, &got);
 	StockOpenGate(key);
 	return result;
 }
@@ -207,7 +207,7 @@ StockLower(const CacheKey *key, int64 limit, int64 n)
 static void
 WaitUntilDrained(CacheEntry *entry)
 {
-	int64		own = JournalUnits(entry);
+	int64		own = ChangesUnits(entry);
 	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													   coupon_gate_timeout);
 
@@ -246,7 +246,7 @@ StockCloseGate(const CacheKey *key)
 	if (entry != NULL)
 	{
 		entry->gated = true;
-		JournalSetGate(entry);
+		ChangesSetGate(entry);
 	}
 	LWLockRelease(lock);
 	if (entry == NULL)
@@ -269,7 +269,7 @@ StockOpenGate(const CacheKey *key)
 	entry = CacheFind(key);
 	if (entry != NULL)
 		entry->gated = false;
-	JournalSetGate(NULL);
+	ChangesSetGate(NULL);
 	LWLockRelease(lock);
 }
 
@@ -294,7 +294,7 @@ StockRead(const CacheKey *key, StockNumbers *numbers)
 		numbers->issued = (int64) pg_atomic_read_u64(&entry->issued);
 		pg_read_barrier();
 		numbers->pending = (int64) pg_atomic_read_u64(&entry->pending);
-		numbers->own_lowered = JournalLowered(entry);
+		numbers->own_lowered = ChangesLowered(entry);
 		numbers->recount = entry->recount;
 	}
 	else

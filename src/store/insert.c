@@ -35,7 +35,7 @@
 #include "base/compat.h"
 #include "base/owner_query.h"
 #include "base/subxact.h"
-#include "store/claimants.h"
+#include "store/user_filter.h"
 #include "store/insert.h"
 
 /* A bare "unnest" of several arrays is the parser's own, whatever the path. */
@@ -348,7 +348,7 @@ InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 
 	for (int i = 0; i < nrows; i++)
 	{
-		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
+		UserFilterAdd(relation, common->template_id, rows[i].user_id);
 		rows[i].leaf = CatalogLeafNumber(rows[i].user_id);
 		wanted[rows[i].leaf] = true;
 	}
@@ -464,7 +464,7 @@ InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows, bool direct)
 	int			made = 0;
 
 	for (int i = 0; i < nrows; i++)
-		ClaimantsAdd(relation, common->template_id, rows[i].user_id);
+		UserFilterAdd(relation, common->template_id, rows[i].user_id);
 
 	/*
 	 * All rows at once, or after a conflict each by itself: a speculative

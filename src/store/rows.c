@@ -26,7 +26,7 @@
 
 #include "base/catalog.h"
 #include "base/compat.h"
-#include "store/claimants.h"
+#include "store/user_filter.h"
 #include "store/rows.h"
 
 /* An index scan with everything that has to be closed again. */
@@ -318,8 +318,8 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 }
 
 /*
- * RowsLoadClaimants notes all users who have rows of a template in the filter
- * of claimants.c, and returns the number of index entries read; it stops where
+ * RowsLoadUserFilter notes all users who have rows of a template in the filter
+ * of user_filter.c, and returns the number of index entries read; it stops where
  * there are more than "upto".
  *
  * It reads the index and nothing else, whatever snapshot would see the rows:
@@ -328,7 +328,7 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
  * one who inserts it.
  */
 int64
-RowsLoadClaimants(int64 template_id, int64 upto)
+RowsLoadUserFilter(int64 template_id, int64 upto)
 {
 	Oid			relation = CatalogGet()->template_table;
 	int64		read = 0;
@@ -350,7 +350,7 @@ RowsLoadClaimants(int64 template_id, int64 upto)
 											 rs.scan->xs_itupdesc, &isnull);
 
 			CHECK_FOR_INTERRUPTS();
-			ClaimantsAdd(relation, template_id, DatumGetInt64(user));
+			UserFilterAdd(relation, template_id, DatumGetInt64(user));
 			read++;
 		}
 		EndScan(&rs);

@@ -39,7 +39,7 @@ extern void RowsCloseLeaf(RowsLeaf *leaf);
 extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);
-extern int64 RowsLoadClaimants(int64 template_id, int64 upto);
+extern int64 RowsLoadUserFilter(int64 template_id, int64 upto);
 extern bool RowsTemplateExists(int64 template_id);
 
 #endif							/* COUPON_ROWS_H */

@@ -241,7 +241,8 @@ TakeStep(Run *run, StepResult last)
 			return STEP_MORE;
 		case STEP_REFUSED:
 			TaskFail(run->task_id, run->submitted_at, OutcomeName(run->code));
-			return STEP_MORE;	/* it may have been submitted anew */
+			/* It may have been submitted anew; another run is due then. */
+			return run->foreground ? STEP_MORE : STEP_OVER;
 		case STEP_LAST:
 			FinishTask(run);
 			return STEP_OVER;

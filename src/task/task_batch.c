@@ -38,7 +38,7 @@
 #include "base/outcome.h"
 #include "base/owner_query.h"
 #include "notification/outbox.h"
-#include "store/claimants.h"
+#include "store/user_filter.h"
 #include "store/insert.h"
 #include "task/input_rows.h"
 #include "task/section.h"
@@ -110,13 +110,13 @@ static OwnerQuery batch_done = {
 
 /*
  * Look which users have a coupon, or are claiming one: the rows of those of
- * whom claimants.c does not know that they surely have not.
+ * whom user_filter.c does not know that they surely have not.
  */
 static void
 ProbeUsers(Batch *batch)
 {
 	bool		filtered = TemplateFetch(batch->task->template_id, &batch->view) &&
-		batch->view.claimants;
+		batch->view.filter_complete;
 	RowsLeaf   *leaf = NULL;
 	int			number = -1;
 
@@ -128,7 +128,7 @@ ProbeUsers(Batch *batch)
 
 		if (line->fate != LINE_WANTED)
 			continue;
-		if (filtered && !ClaimantsMayHave(batch->view.key.relation,
+		if (filtered && !UserFilterMayHave(batch->view.key.relation,
 										  batch->task->template_id, line->user_id))
 			continue;
 		if (line->leaf != number)
@@ -305,7 +305,7 @@ LockUser(const Batch *batch, const Line *line, LOCKTAG *tag)
 /*
  * The same through SQL, where an insert waits for a row that is not committed.
  * So that it meets none, users are locked, as claims lock them, and looked at
- * again; who cannot be locked at once is put off.
+ * again; one that cannot be locked at once is put off.
  */
 static int
 InsertWantedThroughSql(Batch *batch)

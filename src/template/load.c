@@ -38,8 +38,8 @@
 #include "base/locks.h"
 #include "base/owner_query.h"
 #include "stock/cache.h"
-#include "stock/journal.h"
-#include "store/claimants.h"
+#include "stock/xact_changes.h"
+#include "store/user_filter.h"
 #include "store/rows.h"
 #include "template/template.h"
 
@@ -52,10 +52,10 @@
 #define COUNT_BY_ID_FROM 1000
 
 /*
- * Up to so many coupons, who holds them is read into the filter of
- * claimants.c, from the index alone: some ten milliseconds at most.
+ * Up to so many coupons, their holders are read into the user
+ * filter, from the index alone: some ten milliseconds at most.
  */
-#define CLAIMANTS_UPTO 100000
+#define FILTER_UPTO 100000
 
 static OwnerQuery read_template = {
 	"SELECT t.status, t.open_to, t.shop_number, t.receive_start, t.receive_end,"
@@ -231,8 +231,8 @@ TemplateUnlockLoader(int64 template_id, LOCKMODE mode)
 static bool
 ChangedHere(int64 template_id)
 {
-	return JournalHas(JOURNAL_CHANGED, template_id) ||
-		JournalHas(JOURNAL_CREATED, template_id);
+	return ChangesHas(CHANGE_EDITED, template_id) ||
+		ChangesHas(CHANGE_CREATED, template_id);
 }
 
 /* Whether the entry already has what this transaction may use of it. */
@@ -288,22 +288,22 @@ ReservePlace(const CacheKey *key, bool *count)
  * row that the caller's snapshot could see.
  */
 static bool
-LoadClaimants(int64 template_id, int64 folded, bool *none)
+LoadUserFilter(int64 template_id, int64 folded, bool *none)
 {
 	int64		rows;
 
 	*none = false;
-	if (!ClaimantsIsOn() || folded > CLAIMANTS_UPTO)
+	if (!UserFilterIsOn() || folded > FILTER_UPTO)
 		return false;
-	rows = RowsLoadClaimants(template_id, CLAIMANTS_UPTO);
+	rows = RowsLoadUserFilter(template_id, FILTER_UPTO);
 	*none = rows == 0;
-	return rows <= CLAIMANTS_UPTO;
+	return rows <= FILTER_UPTO;
 }
 
 /* Store what was read unless the entry has changed meanwhile. */
 static bool
 Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
-		bool count, int64 issued, bool claimants)
+		bool count, int64 issued, bool filter_complete)
 {
 	LWLock	   *lock = CachePartitionLock(key);
 	bool		attributes = !ChangedHere(key->template_id);
@@ -327,8 +327,8 @@ Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
 		{
 			pg_atomic_write_u64(&entry->issued, issued);
 			entry->recount = false;
-			entry->claimants |= claimants;
-			entry->holdings = CacheNextGeneration();
+			entry->filter_complete |= filter_complete;
+			entry->limit_stamp = CacheNextGeneration();
 		}
 		entry->state = CACHE_READY;
 		entry->generation = CacheNextGeneration();
@@ -339,16 +339,16 @@ Publish(const CacheKey *key, uint64 generation, const TemplateRow *row,
 }
 
 /*
- * Count the coupons of a template, and note who holds them; returns how many this
- * database has issued.  claimants: they are all noted.
+ * Count the coupons of a template, and note their holders; returns how many this
+ * database has issued.  filter_complete: the user filter has them all.
  */
 static int64
-Count(int64 template_id, const TemplateRow *row, Snapshot snapshot, bool *claimants)
+Count(int64 template_id, const TemplateRow *row, Snapshot snapshot, bool *filter_complete)
 {
 	bool		none;
 
 	/* A template that nobody has claimed is not looked for twice. */
-	*claimants = LoadClaimants(template_id, row->folded, &none);
+	*filter_complete = LoadUserFilter(template_id, row->folded, &none);
 	return none ? row->folded : TemplateCountIssued(template_id, row, snapshot);
 }
 
@@ -365,12 +365,12 @@ LoadLocked(const CacheKey *key, bool count_again)
 		uint64		generation;
 		TemplateRow row;
 		int64		issued = 0;
-		bool		claimants = false;
+		bool		filter_complete = false;
 		CountSnapshot now;
 
 		CHECK_FOR_INTERRUPTS();
 		generation = ReservePlace(key, &count);
-		if (count && JournalHas(JOURNAL_RECOUNT, key->template_id))
+		if (count && ChangesHas(CHANGE_RECOUNT, key->template_id))
 			ereport(ERROR,
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
@@ -380,7 +380,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 		CountSnapshotRefuseOwnDdl(&now);
 		found = TemplateReadRow(key->template_id, now.snapshot, &row);
 		if (found && count)
-			issued = Count(key->template_id, &row, now.snapshot, &claimants);
+			issued = Count(key->template_id, &row, now.snapshot, &filter_complete);
 		CountSnapshotRelease(&now);
 		if (found && row.own && !ChangedHere(key->template_id))
 		{
@@ -388,12 +388,12 @@ LoadLocked(const CacheKey *key, bool count_again)
 			 * Inserted by a statement that has not reached its AFTER triggers
 			 * yet: ours alone.
 			 */
-			JournalAddChange(JOURNAL_CREATED, key->relation, key->template_id);
+			ChangesAdd(CHANGE_CREATED, key->relation, key->template_id);
 			Forget(key);
 			return true;
 		}
 		if (found)
-			published = Publish(key, generation, &row, count, issued, claimants);
+			published = Publish(key, generation, &row, count, issued, filter_complete);
 	}
 	if (!found)
 		Forget(key);

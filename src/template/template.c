@@ -23,7 +23,7 @@
 #include "base/guc.h"
 #include "base/outcome.h"
 #include "stock/cache.h"
-#include "stock/journal.h"
+#include "stock/xact_changes.h"
 #include "template/template.h"
 
 StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
@@ -52,15 +52,15 @@ TemplateRequirePreload(void)
 static void
 CopyKnowledge(TemplateView *view, const CacheEntry *entry)
 {
-	view->claimants = entry->claimants;
-	view->holdings = entry->holdings;
+	view->filter_complete = entry->filter_complete;
+	view->limit_stamp = entry->limit_stamp;
 }
 
 static void
 ForgetKnowledge(TemplateView *view)
 {
-	view->claimants = false;
-	view->holdings = 0;
+	view->filter_complete = false;
+	view->limit_stamp = 0;
 }
 
 /* Copy out of the cache; false where it has nothing fresh. */
@@ -148,12 +148,12 @@ TemplateFetch(int64 template_id, TemplateView *view)
 	/* A load may find out that the template is this transaction's own. */
 	for (;;)
 	{
-		if (unlikely(JournalHas(JOURNAL_CREATED, template_id)))
+		if (unlikely(ChangesHas(CHANGE_CREATED, template_id)))
 		{
 			view->origin = TEMPLATE_OWN_CREATED;
 			return FetchOwn(view);
 		}
-		if (unlikely(JournalHas(JOURNAL_CHANGED, template_id)))
+		if (unlikely(ChangesHas(CHANGE_EDITED, template_id)))
 		{
 			view->origin = TEMPLATE_OWN_CHANGED;
 			return FetchOwnChanged(view);
@@ -306,10 +306,10 @@ TemplateRecount(int64 template_id)
 	lock = CachePartitionLock(&key);
 	LWLockAcquire(lock, LW_SHARED);
 	entry = CacheFind(&key);
-	own = entry != NULL && JournalUnits(entry) > 0;
+	own = entry != NULL && ChangesUnits(entry) > 0;
 	LWLockRelease(lock);
-	if (own || JournalHas(JOURNAL_CREATED, template_id) ||
-		JournalHas(JOURNAL_RECOUNT, template_id))
+	if (own || ChangesHas(CHANGE_CREATED, template_id) ||
+		ChangesHas(CHANGE_RECOUNT, template_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("cannot recount template %lld in a transaction that has claimed or changed its coupons",

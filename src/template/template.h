@@ -63,8 +63,8 @@ typedef struct TemplateView
 	uint64		generation;		/* may be another's when this has changed */
 	int64		quota;			/* CACHE_UNLIMITED: no total */
 	int64		issued;
-	bool		claimants;		/* claimants.c knows all who hold any */
-	uint64		holdings;		/* epoch for holdings.c; 0: do not ask */
+	bool		filter_complete;		/* user_filter.c knows all who hold any */
+	uint64		limit_stamp;		/* for limit_cache.c; 0: do not ask */
 } TemplateView;
 
 extern bool TemplateFetch(int64 template_id, TemplateView *view);

@@ -1,8 +1,8 @@
 /*
- * guard.c
+ * template_trigger.c
  *		Triggers on templates and their stock: they keep the shared cache right
  *		whoever writes (an administrator, logical apply, a restore), and refuse
- *		what would break the books.  Those on coupons are in coupon_guard.c.
+ *		what would break the books.  Those on coupons are in coupon_trigger.c.
  *
  * All are ENABLE ALWAYS.  A logical apply worker or a restore, which run with
  * session_replication_role = replica, tell the cache but refuse nothing: what
@@ -30,7 +30,7 @@
 #include "base/id.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
-#include "stock/journal.h"
+#include "stock/xact_changes.h"
 #include "template/fold.h"
 #include "template/template.h"
 #include "template/trigger.h"
@@ -154,7 +154,7 @@ LowerQuota(int64 template_id, int64 old_quota, int64 new_quota)
 
 	if (new_quota >= old_quota)
 		return;
-	if (CacheIsAttached() && !JournalHas(JOURNAL_CREATED, template_id))
+	if (CacheIsAttached() && !ChangesHas(CHANGE_CREATED, template_id))
 		enough = new_quota >= 0 &&
 			TakeOut(template_id, old_quota, old_quota - new_quota);
 	else
@@ -180,7 +180,7 @@ RequireUntouched(int64 template_id, int64 quota, const char *act,
 	bool		untouched = !Ask(&any_coupon_of_template, &arg);
 
 	if (untouched && CacheIsAttached() &&
-		!JournalHas(JOURNAL_CREATED, template_id) && quota > 0 &&
+		!ChangesHas(CHANGE_CREATED, template_id) && quota > 0 &&
 		!IsTakenOut(template_id))
 		untouched = TakeOut(template_id, quota, quota);
 	if (!untouched)
@@ -258,8 +258,8 @@ GuardTemplateTruncate(Oid relation)
 					 errmsg("cannot truncate \"coupon_template\": coupons have been issued"),
 					 errhint("Truncate user_coupon, coupon_stock and coupon_watermark first.")));
 	}
-	JournalAddChange(JOURNAL_CHANGED, relation, JOURNAL_ALL_TEMPLATES);
-	JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+	ChangesAdd(CHANGE_EDITED, relation, CHANGE_ALL_TEMPLATES);
+	ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
 }
 
 /*
@@ -294,7 +294,7 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 		if (!TriggerIsReplica() && RoleIsBound())
 			RefuseUsedId(id);
 		IdObserve(id);
-		JournalAddChange(JOURNAL_CREATED, relation, id);
+		ChangesAdd(CHANGE_CREATED, relation, id);
 	}
 	else if (stored != id && !TriggerIsReplica())
 		ereport(ERROR,
@@ -333,7 +333,7 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 							 "delete", "Set its status to 'offline' instead.");
 	}
 	/* Only now: what was loaded above is what everybody sees. */
-	JournalAddChange(JOURNAL_CHANGED, relation, id);
+	ChangesAdd(CHANGE_EDITED, relation, id);
 	WakeWorkerAtCommit(WAKE_REMIND | WAKE_REMIND_ALL);
 	return PointerGetDatum(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !TriggerIsReplica() ?
 						   StampUpdate(trigger) : TriggerRow(trigger));
@@ -391,8 +391,8 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 
 	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 	{
-		JournalAddChange(JOURNAL_CHANGED, relation, JOURNAL_ALL_TEMPLATES);
-		JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+		ChangesAdd(CHANGE_EDITED, relation, CHANGE_ALL_TEMPLATES);
+		ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
 		return PointerGetDatum(NULL);
 	}
 	if (FoldIsRunning())
@@ -415,8 +415,8 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 			GiveQuotaAway(id, new_quota - old_quota);
 	}
 	if (new_quota != old_quota)
-		JournalAddChange(JOURNAL_CHANGED, relation, id);
+		ChangesAdd(CHANGE_EDITED, relation, id);
 	if (ColumnInt4(trigger, new, "holder") == 0)
-		JournalAddChange(JOURNAL_RECOUNT, relation, id);
+		ChangesAdd(CHANGE_RECOUNT, relation, id);
 	return PointerGetDatum(new);
 }

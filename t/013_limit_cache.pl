@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('holdings', 'coupon.max_templates = 16');
+my $node = new_node('limit_cache', 'coupon.max_templates = 16');
 sub sql { return $node->safe_psql('postgres', $_[0]); }
 
 # Presses $template for $user twice and returns both codes, and whether the
@@ -136,7 +136,7 @@ is(press(1, 8), '4 4 knew', 'and after a restart');
 is(press(3, 8), '0 4 looked', 'one template is not the other');
 books_balance($node, 'after all');
 
-$node->append_conf('postgresql.conf', 'coupon.holdings_memory = 0');
+$node->append_conf('postgresql.conf', 'coupon.limit_cache_memory = 0');
 $node->restart;
 is(press(1, 8), '4 4 looked', 'switched off');
 $node->stop;

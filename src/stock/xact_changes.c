@@ -1,5 +1,5 @@
 /*
- * journal.c
+ * xact_changes.c
  *		What this transaction has done that shared memory learns at its end.
  *
  * A stack of records, each stamped with the subtransaction that made it.  When
@@ -26,39 +26,39 @@
 #include "base/errors.h"
 #include "base/subxact.h"
 #include "stock/cache.h"
-#include "stock/journal.h"
+#include "stock/xact_changes.h"
 
-#define JOURNAL_KEEP 1024		/* records kept allocated between transactions */
+#define CHANGES_KEEP 1024		/* records kept allocated between transactions */
 
 /*
  * How many RECOUNT or FEWER records to keep apart before one for all templates takes
  * their place: a restore of millions of coupons must not fill our memory.
  */
-#define JOURNAL_MAX_APART 256
+#define CHANGES_MAX_APART 256
 
-typedef struct JournalRecord
+typedef struct ChangeRecord
 {
-	JournalKind kind;
+	ChangeKind kind;
 	SubTransactionId subid;
 	CacheEntry *entry;			/* of RESERVED and LOWERED; it cannot leave */
 	int64		n;
 	Oid			relation;		/* of the others: key of the entry, if any */
 	int64		template_id;
-} JournalRecord;
+} ChangeRecord;
 
-static JournalRecord *records = NULL;
+static ChangeRecord *records = NULL;
 static int	nrecords = 0;
 static int	capacity = 0;
-static int	nrecords_of[JOURNAL_KINDS]; /* most transactions have none of most */
+static int	nrecords_of[CHANGE_KINDS]; /* most transactions have none of most */
 static CacheEntry *gate = NULL; /* closed by us */
 
 /*
- * JournalMakeRoom makes sure that one more record fits; may raise an error.
+ * ChangesMakeRoom makes sure that one more record fits; may raise an error.
  */
 void
-JournalMakeRoom(void)
+ChangesMakeRoom(void)
 {
-	if (nrecords == 0 && capacity > JOURNAL_KEEP)
+	if (nrecords == 0 && capacity > CHANGES_KEEP)
 	{
 		pfree(records);
 		records = NULL;
@@ -67,20 +67,20 @@ JournalMakeRoom(void)
 	if (records == NULL)
 	{
 		records = MemoryContextAlloc(TopMemoryContext,
-									 64 * sizeof(JournalRecord));
+									 64 * sizeof(ChangeRecord));
 		capacity = 64;
 	}
 	else if (nrecords == capacity)
 	{
-		records = repalloc_huge(records, 2 * (Size) capacity * sizeof(JournalRecord));
+		records = repalloc_huge(records, 2 * (Size) capacity * sizeof(ChangeRecord));
 		capacity *= 2;
 	}
 }
 
-static JournalRecord *
-Push(JournalKind kind)
+static ChangeRecord *
+Push(ChangeKind kind)
 {
-	JournalRecord *record = &records[nrecords++];
+	ChangeRecord *record = &records[nrecords++];
 
 	Assert(nrecords <= capacity);
 	memset(record, 0, sizeof(*record));
@@ -91,13 +91,13 @@ Push(JournalKind kind)
 }
 
 /*
- * JournalAddUnits records units just added to issued and pending of an entry.
- * JournalMakeRoom was called before; cannot fail.
+ * ChangesAddUnits records units just added to issued and pending of an entry.
+ * ChangesMakeRoom was called before; cannot fail.
  */
 void
-JournalAddUnits(JournalKind kind, CacheEntry *entry, int64 n)
+ChangesAddUnits(ChangeKind kind, CacheEntry *entry, int64 n)
 {
-	JournalRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
+	ChangeRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
 
 	if (last != NULL && last->kind == kind && last->entry == entry &&
 		last->subid == GetCurrentSubTransactionId())
@@ -109,7 +109,7 @@ JournalAddUnits(JournalKind kind, CacheEntry *entry, int64 n)
 		last->n = n;
 	}
 	/* Only a claim: coupons that a restore brings must not be folded yet. */
-	if (kind == JOURNAL_RESERVED)
+	if (kind == CHANGE_RESERVED)
 		WakeWorkerAtCommit(WAKE_FOLD);
 }
 
@@ -132,19 +132,19 @@ GiveBack(CacheEntry *entry, int64 n)
 }
 
 /*
- * JournalTakeBack gives back units that this subtransaction reserved and did
+ * ChangesTakeBack gives back units that this subtransaction reserved and did
  * not need after all.
  */
 void
-JournalTakeBack(CacheEntry *entry, int64 n)
+ChangesTakeBack(CacheEntry *entry, int64 n)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
 
 	for (int i = nrecords - 1; i >= 0 && n > 0; i--)
 	{
-		JournalRecord *record = &records[i];
+		ChangeRecord *record = &records[i];
 
-		if (record->kind == JOURNAL_RESERVED && record->entry == entry &&
+		if (record->kind == CHANGE_RESERVED && record->entry == entry &&
 			record->subid == subid)
 		{
 			int64		part = Min(n, record->n);
@@ -158,11 +158,11 @@ JournalTakeBack(CacheEntry *entry, int64 n)
 }
 
 /*
- * JournalUnits returns how many units of an entry this transaction has in
+ * ChangesUnits returns how many units of an entry this transaction has in
  * flight.
  */
 int64
-JournalUnits(CacheEntry *entry)
+ChangesUnits(CacheEntry *entry)
 {
 	int64		sum = 0;
 
@@ -175,27 +175,27 @@ JournalUnits(CacheEntry *entry)
 }
 
 /*
- * JournalLowered returns how many of them are to leave the total.
+ * ChangesLowered returns how many of them are to leave the total.
  */
 int64
-JournalLowered(CacheEntry *entry)
+ChangesLowered(CacheEntry *entry)
 {
 	int64		sum = 0;
 
 	for (int i = 0; i < nrecords; i++)
 	{
-		if (records[i].entry == entry && records[i].kind == JOURNAL_LOWERED)
+		if (records[i].entry == entry && records[i].kind == CHANGE_LOWERED)
 			sum += records[i].n;
 	}
 	return sum;
 }
 
 /*
- * JournalHas tells whether this transaction has such a record for a template,
+ * ChangesHas tells whether this transaction has such a record for a template,
  * or for all.
  */
 bool
-JournalHas(JournalKind kind, int64 template_id)
+ChangesHas(ChangeKind kind, int64 template_id)
 {
 	if (nrecords_of[kind] == 0)
 		return false;
@@ -203,48 +203,48 @@ JournalHas(JournalKind kind, int64 template_id)
 	{
 		if (records[i].kind == kind &&
 			(records[i].template_id == template_id ||
-			 records[i].template_id == JOURNAL_ALL_TEMPLATES))
+			 records[i].template_id == CHANGE_ALL_TEMPLATES))
 			return true;
 	}
 	return false;
 }
 
 /*
- * JournalAddChange records that rows of a template have changed; does nothing
+ * ChangesAdd records that rows of a template have changed; does nothing
  * without shared memory.  May raise an error for want of memory.
  */
 void
-JournalAddChange(JournalKind kind, Oid relation, int64 template_id)
+ChangesAdd(ChangeKind kind, Oid relation, int64 template_id)
 {
-	JournalRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
-	JournalRecord *record;
+	ChangeRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
+	ChangeRecord *record;
 
 	if (!CacheIsAttached())
 		return;
 	if (last != NULL && last->kind == kind && last->template_id == template_id &&
 		last->subid == GetCurrentSubTransactionId())
 		return;
-	if (kind == JOURNAL_RECOUNT || kind == JOURNAL_FEWER)
+	if (kind == CHANGE_RECOUNT || kind == CHANGE_FEWER)
 	{
-		if (JournalHas(kind, template_id) &&
+		if (ChangesHas(kind, template_id) &&
 			GetCurrentTransactionNestLevel() == 1)
 			return;
-		if (nrecords_of[kind] >= JOURNAL_MAX_APART)
-			template_id = JOURNAL_ALL_TEMPLATES;
+		if (nrecords_of[kind] >= CHANGES_MAX_APART)
+			template_id = CHANGE_ALL_TEMPLATES;
 	}
 
-	JournalMakeRoom();
+	ChangesMakeRoom();
 	record = Push(kind);
 	record->relation = relation;
 	record->template_id = template_id;
 }
 
 /*
- * JournalSetGate remembers the gate that we have closed (NULL: opened again),
+ * ChangesSetGate remembers the gate that we have closed (NULL: opened again),
  * so that any abort opens it.
  */
 void
-JournalSetGate(CacheEntry *entry)
+ChangesSetGate(CacheEntry *entry)
 {
 	gate = entry;
 }
@@ -282,7 +282,7 @@ CountClaims(CacheEntry *entry, int64 n)
 
 /* The total falls by what was reserved for that; both in one step. */
 static void
-FinishLowering(const JournalRecord *record)
+FinishLowering(const ChangeRecord *record)
 {
 	CacheEntry *entry = record->entry;
 	LWLock	   *lock = CachePartitionLock(&entry->key);
@@ -298,8 +298,8 @@ FinishLowering(const JournalRecord *record)
 static void
 InvalidateEntry(CacheEntry *entry, bool stale, bool recount)
 {
-	if (entry->holdings != 0)
-		entry->holdings = CacheNextGeneration();
+	if (entry->limit_stamp != 0)
+		entry->limit_stamp = CacheNextGeneration();
 	if (!stale && !recount)
 		return;					/* FEWER: what a user may still claim, no more */
 	entry->stale |= stale;
@@ -322,7 +322,7 @@ InvalidateKey(const CacheKey *key, bool stale, bool recount)
 }
 
 static void
-InvalidateTemplate(const JournalRecord *record, bool stale, bool recount)
+InvalidateTemplate(const ChangeRecord *record, bool stale, bool recount)
 {
 	CacheKey	key;
 
@@ -331,7 +331,7 @@ InvalidateTemplate(const JournalRecord *record, bool stale, bool recount)
 }
 
 static void
-InvalidateAll(const JournalRecord *record, bool stale, bool recount)
+InvalidateAll(const ChangeRecord *record, bool stale, bool recount)
 {
 	CacheEntry *entry;
 
@@ -351,16 +351,16 @@ InvalidateAll(const JournalRecord *record, bool stale, bool recount)
 }
 
 static void
-FinishRecord(const JournalRecord *record, bool commit)
+FinishRecord(const ChangeRecord *record, bool commit)
 {
-	bool		stale = record->kind == JOURNAL_CREATED ||
-		record->kind == JOURNAL_CHANGED;
-	bool		recount = record->kind == JOURNAL_CREATED ||
-		record->kind == JOURNAL_RECOUNT;
+	bool		stale = record->kind == CHANGE_CREATED ||
+		record->kind == CHANGE_EDITED;
+	bool		recount = record->kind == CHANGE_CREATED ||
+		record->kind == CHANGE_RECOUNT;
 
 	switch (record->kind)
 	{
-		case JOURNAL_RESERVED:
+		case CHANGE_RESERVED:
 			if (!commit)
 				GiveBack(record->entry, record->n);
 			else if (record->n > 0)
@@ -369,24 +369,24 @@ FinishRecord(const JournalRecord *record, bool commit)
 				LowerPending(record->entry, record->n);
 			}
 			break;
-		case JOURNAL_LOWERED:
+		case CHANGE_LOWERED:
 			if (commit)
 				FinishLowering(record);
 			else
 				GiveBack(record->entry, record->n);
 			break;
-		case JOURNAL_CREATED:
-		case JOURNAL_CHANGED:
-		case JOURNAL_RECOUNT:
-		case JOURNAL_FEWER:
+		case CHANGE_CREATED:
+		case CHANGE_EDITED:
+		case CHANGE_RECOUNT:
+		case CHANGE_FEWER:
 
 			/* After an abort too: nothing seen in here may outlive it. */
-			if (record->template_id == JOURNAL_ALL_TEMPLATES)
+			if (record->template_id == CHANGE_ALL_TEMPLATES)
 				InvalidateAll(record, stale, recount);
 			else
 				InvalidateTemplate(record, stale, recount);
 			break;
-		case JOURNAL_KINDS:
+		case CHANGE_KINDS:
 			break;
 	}
 }
@@ -459,10 +459,10 @@ AtSubtransactionEnd(SubXactEvent event, SubTransactionId subid,
 }
 
 /*
- * JournalInit registers the callbacks; called once, from _PG_init.
+ * ChangesInit registers the callbacks; called once, from _PG_init.
  */
 void
-JournalInit(void)
+ChangesInit(void)
 {
 	RegisterXactCallback(AtTransactionEnd, NULL);
 	RegisterSubXactCallback(AtSubtransactionEnd, NULL);

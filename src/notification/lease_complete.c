@@ -1,6 +1,6 @@
 /*
- * lease_record.c
- *		What became of pushes that were leased: to the history, or back.
+ * lease_complete.c
+ *		What became of notifications that were leased: to the history, or back.
  *
  * Only the attempt that is waited for counts, and a row is found by its id:
  * somebody may have changed it meanwhile.  The history may have its id already,
@@ -101,12 +101,12 @@ MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
 }
 
 /*
- * LeaseRecord records what became of pushes.  Those that another has taken
+ * LeaseRecord records what became of notifications.  Those that another has taken
  * meanwhile are left alone; those whose row another transaction holds, or is
  * changing, are marked as held, to be recorded later.
  *
  * careful: after an error, that ids may be in the history already; else these are
- * an error (looking each time would cost a fiftieth of a push).
+ * an error (looking each time would cost a fiftieth of a notification).
  */
 void
 LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)

@@ -1,6 +1,6 @@
 /*
- * claimants.c
- *		Who may hold a coupon of which template: a blocked Bloom filter in
+ * user_filter.c
+ *		Which users may hold a coupon of which template: a blocked Bloom filter in
  *		shared memory.
  *
  * Most calls of a sale come from users who hold nothing.  To find that out in
@@ -10,19 +10,19 @@
  *
  * A pair of template and user has its bits set before any row of it is
  * inserted, by whatever way: by insert.c for claims, by the row trigger
- * (guard.c) for everything else.  Bits are never cleared; a row that is
+ * (coupon_trigger.c) for everything else.  Bits are never cleared; a row that is
  * deleted, or never committed, leaves its bits behind, which costs a probe and
  * nothing else.
  *
  * So a pair without bits has no row that was inserted since the server
  * started.  Of older rows the filter knows nothing by itself: the loader of a
- * template puts them in, and says so in the cache entry (CacheEntry.claimants).
- * Only for such an entry does ClaimantsMayHave mean anything.  What the loader
+ * template puts them in, and says so in the cache entry (CacheEntry.filter_complete).
+ * Only for such an entry does UserFilterMayHave mean anything.  What the loader
  * has stated stays true as long as the filter lives, which is as long as the
  * cache does.
  *
- * Locking: none.  Bits are set by atomic OR.  Who can know of a row, by its
- * commit or by the lock of its user, has met a barrier after its bits were
+ * Locking: none.  Bits are set by atomic OR.  A backend that can know of a row, by
+ * its commit or by the lock of its user, has met a barrier after its bits were
  * set.
  *
  * When more and more bits are set the filter says "maybe" more often, until it
@@ -37,55 +37,55 @@
 #include "storage/shmem.h"
 
 #include "base/guc.h"
-#include "store/claimants.h"
+#include "store/user_filter.h"
 
 #define LINE_WORDS 8			/* 64 bytes: one cache line */
 #define BITS_PER_PAIR 5			/* all in one line; 9 bits of hash choose each */
 #define FILL_SAMPLE 16384		/* lines looked at to tell how full it is */
 
-typedef struct ClaimantsLine
+typedef struct FilterLine
 {
 	pg_atomic_uint64 word[LINE_WORDS];
-} ClaimantsLine;
+} FilterLine;
 
 /* Hashed as bytes: there is no padding. */
-typedef struct ClaimantsKey
+typedef struct FilterKey
 {
 	Oid			database;
 	Oid			relation;		/* coupon_template, as in the key of the cache */
 	int64		template_id;
 	int64		user_id;
-} ClaimantsKey;
+} FilterKey;
 
-static ClaimantsLine *lines = NULL;
+static FilterLine *lines = NULL;
 
 static Size
 LineCount(void)
 {
-	return (Size) coupon_claimants_memory * 1024 / sizeof(ClaimantsLine);
+	return (Size) coupon_user_filter_memory * 1024 / sizeof(FilterLine);
 }
 
 /*
- * ClaimantsShmemSize returns the bytes that the filter needs.
+ * UserFilterShmemSize returns the bytes that the filter needs.
  */
 Size
-ClaimantsShmemSize(void)
+UserFilterShmemSize(void)
 {
-	return mul_size(LineCount(), sizeof(ClaimantsLine));
+	return mul_size(LineCount(), sizeof(FilterLine));
 }
 
 /*
- * ClaimantsShmemInit attaches to the filter, and empties it when it is new.
+ * UserFilterShmemInit attaches to the filter, and empties it when it is new.
  * The caller holds AddinShmemInitLock.
  */
 void
-ClaimantsShmemInit(void)
+UserFilterShmemInit(void)
 {
 	bool		found;
 
 	if (LineCount() == 0)
 		return;
-	lines = ShmemInitStruct("coupon claimants", ClaimantsShmemSize(), &found);
+	lines = ShmemInitStruct("coupon user filter", UserFilterShmemSize(), &found);
 	if (found)
 		return;
 	for (Size i = 0; i < LineCount(); i++)
@@ -96,19 +96,19 @@ ClaimantsShmemInit(void)
 }
 
 /*
- * ClaimantsIsOn tells whether there is a filter.
+ * UserFilterIsOn tells whether there is a filter.
  */
 bool
-ClaimantsIsOn(void)
+UserFilterIsOn(void)
 {
 	return lines != NULL;
 }
 
 /* The line of a pair, and the bits in it as one mask per word. */
-static ClaimantsLine *
+static FilterLine *
 FindBits(Oid relation, int64 template_id, int64 user_id, uint64 *mask)
 {
-	ClaimantsKey key;
+	FilterKey key;
 	uint64		hash;
 	uint64		choice;
 
@@ -131,14 +131,14 @@ FindBits(Oid relation, int64 template_id, int64 user_id, uint64 *mask)
 }
 
 /*
- * ClaimantsAdd notes that a user may hold a coupon of a template from now on.
+ * UserFilterAdd notes that a user may hold a coupon of a template from now on.
  * It is called before the row is inserted.
  */
 void
-ClaimantsAdd(Oid relation, int64 template_id, int64 user_id)
+UserFilterAdd(Oid relation, int64 template_id, int64 user_id)
 {
 	uint64		mask[LINE_WORDS];
-	ClaimantsLine *line;
+	FilterLine *line;
 
 	if (lines == NULL)
 		return;
@@ -151,14 +151,14 @@ ClaimantsAdd(Oid relation, int64 template_id, int64 user_id)
 }
 
 /*
- * ClaimantsMayHave returns false where a user surely has no row of a template,
+ * UserFilterMayHave returns false where a user surely has no row of a template,
  * committed or not.  It may be asked for entries of the cache that say so.
  */
 bool
-ClaimantsMayHave(Oid relation, int64 template_id, int64 user_id)
+UserFilterMayHave(Oid relation, int64 template_id, int64 user_id)
 {
 	uint64		mask[LINE_WORDS];
-	ClaimantsLine *line = FindBits(relation, template_id, user_id, mask);
+	FilterLine *line = FindBits(relation, template_id, user_id, mask);
 
 	for (int w = 0; w < LINE_WORDS; w++)
 	{
@@ -169,10 +169,10 @@ ClaimantsMayHave(Oid relation, int64 template_id, int64 user_id)
 }
 
 /*
- * ClaimantsFill returns the share of bits that are set, by a sample.
+ * UserFilterFill returns the share of bits that are set, by a sample.
  */
 double
-ClaimantsFill(void)
+UserFilterFill(void)
 {
 	Size		n = Min(LineCount(), FILL_SAMPLE);
 	uint64		set = 0;

@@ -1,5 +1,5 @@
 /*
- * lease_channel.c
+ * channel_load.c
  *		The channels that are set up, as the worker needs them.
  *
  * A row that cannot be used, since somebody has written it by hand, is switched
@@ -20,7 +20,7 @@
 #include "notification/lease.h"
 
 /*
- * None where the pushes arrive by subscription: the publisher sends them, and
+ * None where the notifications arrive by subscription: the publisher sends them, and
  * what were moved here would conflict with what he moves.
  */
 static OwnerQuery read_channels = {

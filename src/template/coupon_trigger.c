@@ -1,6 +1,6 @@
 /*
- * coupon_guard.c
- *		Triggers on coupons and on the watermark: see guard.c.
+ * coupon_trigger.c
+ *		Triggers on coupons and on the watermark: see template_trigger.c.
  */
 #include "postgres.h"
 
@@ -10,8 +10,8 @@
 #include "base/catalog.h"
 #include "base/errors.h"
 #include "base/id.h"
-#include "stock/journal.h"
-#include "store/claimants.h"
+#include "stock/xact_changes.h"
+#include "store/user_filter.h"
 #include "store/insert.h"
 #include "template/fold.h"
 #include "template/trigger.h"
@@ -27,8 +27,8 @@ coupon_watermark_guard(PG_FUNCTION_ARGS)
 {
 	(void) TriggerGet(fcinfo);
 	if (!FoldIsRunning())
-		JournalAddChange(JOURNAL_RECOUNT, CatalogGet()->template_table,
-						 JOURNAL_ALL_TEMPLATES);
+		ChangesAdd(CHANGE_RECOUNT, CatalogGet()->template_table,
+						 CHANGE_ALL_TEMPLATES);
 	return PointerGetDatum(NULL);
 }
 
@@ -86,9 +86,9 @@ RefuseOtherStock(TriggerData *trigger)
 }
 
 /*
- * Tell what shared memory knows of users: who will hold a row, before it is
- * there (claimants.c), and that somebody may hold one less, at commit
- * (holdings.c).
+ * Tell what shared memory knows of users: which will hold a row, before it is
+ * there (user_filter.c), and that somebody may hold one less, at commit
+ * (limit_cache.c).
  */
 static void
 NoteUsers(TriggerData *trigger)
@@ -97,10 +97,10 @@ NoteUsers(TriggerData *trigger)
 	HeapTuple	new = TriggerRow(trigger);
 
 	if (!TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
-		ClaimantsAdd(relation, TriggerInt8(trigger, new, "template_id", 0),
+		UserFilterAdd(relation, TriggerInt8(trigger, new, "template_id", 0),
 					 TriggerInt8(trigger, new, "user_id", 0));
 	if (!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
-		JournalAddChange(JOURNAL_FEWER, relation,
+		ChangesAdd(CHANGE_FEWER, relation,
 						 TriggerInt8(trigger, trigger->tg_trigtuple,
 									"template_id", 0));
 }
@@ -132,7 +132,7 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	relation = CatalogGet()->template_table;
 	if (TRIGGER_FIRED_BY_TRUNCATE(trigger->tg_event))
 	{
-		JournalAddChange(JOURNAL_RECOUNT, relation, JOURNAL_ALL_TEMPLATES);
+		ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
 		return PointerGetDatum(NULL);
 	}
 
@@ -145,7 +145,7 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 		if (!isnull && !TriggerIsReplica())
 			RefuseUnfoldedDelete(TriggerInt8(trigger, new, "id", 0));
 		if (!isnull && TriggerIsReplica())
-			JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
+			ChangesAdd(CHANGE_RECOUNT, relation, old_template);
 		return PointerGetDatum(new);
 	}
 
@@ -155,11 +155,11 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 			return PointerGetDatum(new);
 		if (!TriggerIsReplica())
 			RefuseOtherStock(trigger);
-		JournalAddChange(JOURNAL_RECOUNT, relation, old_template);
+		ChangesAdd(CHANGE_RECOUNT, relation, old_template);
 	}
 	IdObserve(TriggerInt8(trigger, new, "id", 0));
 	(void) TriggerColumn(trigger, new, "holder", &isnull);
 	if (!isnull)
-		JournalAddChange(JOURNAL_RECOUNT, relation, new_template);
+		ChangesAdd(CHANGE_RECOUNT, relation, new_template);
 	return PointerGetDatum(new);
 }

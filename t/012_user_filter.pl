@@ -10,7 +10,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = new_node('claimants', "coupon.max_templates = 16\nmax_prepared_transactions = 2");
+my $node = new_node('user_filter', "coupon.max_templates = 16\nmax_prepared_transactions = 2");
 
 # Answers of a template that is sold out: 4 for who holds a coupon of it, 2 for
 # who does not.  A filter that has missed a row answers 2.
@@ -207,16 +207,16 @@ is($node->safe_psql('postgres', q{
 	SELECT DISTINCT code FROM coupon_receive_many(1, '{1,2,10}');
 	SELECT DISTINCT code FROM coupon_receive_many(1, '{1,2,10}')}), "0\n4", 'TRUNCATE');
 books_balance($node, 'after all');
-cmp_ok($node->safe_psql('postgres', 'SELECT claimants_fill FROM coupon_stat_cache'), '>', 0, 'the fill is shown');
+cmp_ok($node->safe_psql('postgres', 'SELECT user_filter_fill FROM coupon_stat_cache'), '>', 0, 'the fill is shown');
 
 # A filter that is full, and none at all, answer the same.
 for my $memory (64, 0)
 {
-	$node->append_conf('postgresql.conf', "coupon.claimants_memory = $memory");
+	$node->append_conf('postgresql.conf', "coupon.user_filter_memory = $memory");
 	$node->restart;
 	$node->safe_psql('postgres', q{
 		INSERT INTO user_coupon (user_id, template_id, use_end) SELECT u, 98, 'infinity' FROM generate_series(1, 300000) u}) if $memory > 0;
-	is($node->safe_psql('postgres', 'SELECT claimants_fill > 0.9 FROM coupon_stat_cache'), $memory > 0 ? 't' : '', "fill of $memory kB");
+	is($node->safe_psql('postgres', 'SELECT user_filter_fill > 0.9 FROM coupon_stat_cache'), $memory > 0 ? 't' : '', "fill of $memory kB");
 	code_is($_, 4, "$memory kB: user $_ is known") for 1, 2, 10;
 	code_is(3, 2, "$memory kB: one who is not");
 	looks_are(40, "$memory kB: all are looked for") if $memory == 0;

@@ -1,0 +1,33 @@
+/*
+ * xact_changes.h
+ *		What this transaction has done that shared memory learns at its end.
+ */
+#ifndef COUPON_XACT_CHANGES_H
+#define COUPON_XACT_CHANGES_H
+
+#include "stock/cache.h"
+
+typedef enum ChangeKind
+{
+	CHANGE_RESERVED,			/* n units of stock taken for coupons */
+	CHANGE_LOWERED,			/* n units that leave the total at commit */
+	CHANGE_CREATED,			/* a template inserted */
+	CHANGE_EDITED,			/* a template, or its quota, changed */
+	CHANGE_RECOUNT,			/* coupons changed behind the counter */
+	CHANGE_FEWER,				/* users may have fewer coupons than before */
+	CHANGE_KINDS
+} ChangeKind;
+
+#define CHANGE_ALL_TEMPLATES 0 /* as template id of the last three */
+
+extern void ChangesInit(void);
+extern void ChangesMakeRoom(void);
+extern void ChangesAddUnits(ChangeKind kind, CacheEntry *entry, int64 n);
+extern void ChangesTakeBack(CacheEntry *entry, int64 n);
+extern int64 ChangesUnits(CacheEntry *entry);
+extern int64 ChangesLowered(CacheEntry *entry);
+extern void ChangesAdd(ChangeKind kind, Oid relation, int64 template_id);
+extern bool ChangesHas(ChangeKind kind, int64 template_id);
+extern void ChangesSetGate(CacheEntry *entry);
+
+#endif							/* COUPON_XACT_CHANGES_H */
