@@ -168,6 +168,16 @@ SELECT code, outcome, receive_seq FROM coupon_receive(220, 8);
 SELECT code, outcome, receive_seq FROM coupon_receive(220, 8);
 SELECT user_id, code, outcome FROM coupon_receive_many(220, '{8,9,10}');
 DROP TRIGGER note ON user_coupon;
+-- one that claims itself, of a template that nobody else sees yet
+CREATE FUNCTION invite() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.user_id < 1000 THEN PERFORM coupon_receive(NEW.template_id, NEW.user_id + 1000); END IF; RETURN NEW; END $$;
+CREATE TRIGGER invite BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION invite();
+BEGIN;
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (223, 'two', 2, 10, 'published'), (224, 'one', 1, 10, 'published');
+SELECT code FROM coupon_receive(223, 1);
+SELECT count(*) FROM user_coupon WHERE template_id = 223;
+SELECT code FROM coupon_receive(224, 1);
+ROLLBACK;
+DROP TRIGGER invite ON user_coupon;
 SELECT code, outcome FROM coupon_receive(220, 11);
 -- and a CHECK in the place of ours; without, no statement is prepared for rows
 \c -

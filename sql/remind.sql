@@ -184,6 +184,20 @@ DELETE FROM coupon_notification WHERE template_id = 807;
 DELETE FROM coupon_remind WHERE template_id = 807;
 DELETE FROM coupon_template WHERE id = 807;
 
+-- with triggers before each row, whose functions are called for many
+CREATE FUNCTION audits() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER audits BEFORE UPDATE ON coupon_remind FOR EACH ROW EXECUTE FUNCTION audits();
+CREATE TRIGGER audits BEFORE INSERT ON coupon_notification FOR EACH ROW EXECUTE FUNCTION audits();
+CREATE TRIGGER audits BEFORE INSERT ON coupon_notification_history FOR EACH ROW EXECUTE FUNCTION audits();
+INSERT INTO coupon_template (id, name, discount_value, status, receive_start) VALUES (807, 't', 1, 'published', now() + '9 min'), (808, 't', 1, 'published', now() - interval '1 min');
+INSERT INTO coupon_remind (user_id, template_id, bitmap) SELECT u, t, '{sms@10}' FROM generate_series(1, 300) u, generate_series(807, 808) t;
+SELECT * FROM coupon_remind_tick();
+DROP FUNCTION audits() CASCADE;
+DELETE FROM coupon_notification WHERE template_id = 807;
+DELETE FROM coupon_notification_history WHERE template_id = 808;
+DELETE FROM coupon_remind WHERE template_id IN (807, 808);
+DELETE FROM coupon_template WHERE id IN (807, 808);
+
 -- with something of somebody's on the table
 SELECT count(*) FROM generate_series(1, 3) u, unnest(ARRAY[20, 15, 10]) m, coupon_remind_create(806, u, CASE WHEN u = 3 THEN 'app' ELSE 'sms' END, m);
 SELECT code FROM coupon_remind_create(806, 2, 'ch3', 15);

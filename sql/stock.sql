@@ -127,6 +127,13 @@ SELECT upto > 0 AS folded FROM coupon_fold();
 DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1;
 ROLLBACK;
 SELECT refused($$DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1$$);
+-- in one message, whose transactions have one start
+CREATE TABLE counted (n int);
+\set VERBOSITY sqlstate
+BEGIN \; SELECT upto > 0 AS folded FROM coupon_fold() \; DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1 \; ROLLBACK \; BEGIN \; INSERT INTO counted VALUES (1) \; INSERT INTO counted VALUES (1) \; INSERT INTO counted VALUES (1) \; DELETE FROM user_coupon WHERE template_id = 403 AND user_id = 1 \; COMMIT;
+ROLLBACK;
+\set VERBOSITY default
+DROP TABLE counted;
 SELECT coupon_stock_left(403);
 -- tampered counts are noticed
 UPDATE coupon_stock SET folded = folded - 2 WHERE template_id = 402 AND holder = 0;

@@ -112,6 +112,49 @@ is(supers(), $owner, 'which gives office nothing');
 sql('DROP EVENT TRIGGER watches');
 is(sql('SELECT count(*) FROM audit'), '0', 'none of them has come through');
 
+# A role whose last grant is revoked, amid a cursor that goes on with its rights.
+sql(q{
+	CREATE ROLE ten LOGIN; 
+	SELECT coupon_grant('ten', 'operator', 10), coupon_grant('ten', 'application', 10);
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, shop_number)
+	VALUES (110, 'ten', 10, 1, 'published', 10), (111, 'eleven', 10, 1, 'published', 11)});
+{
+	my $holding = $node->background_psql('postgres', extra_params => [ '-U', 'ten' ]);
+	$holding->query_safe(q{BEGIN;
+		DECLARE before CURSOR FOR SELECT id FROM coupon_template;
+		DECLARE claims CURSOR FOR SELECT (coupon_receive(i, 1)).outcome FROM generate_series(110, 111) i});
+	sql(q{SELECT coupon_grant_revoke('ten', 'operator', 10), coupon_grant_revoke('ten', 'application', 10)});
+	is($holding->query_safe('FETCH ALL before'), '', 'revoked: a cursor sees no shop');
+	is($holding->query_safe('FETCH ALL claims'), "not_found\nnot_found", 'revoked: and claims nothing');
+	$holding->query_safe('COMMIT');
+	$holding->quit;
+}
+like((as_role('ten', 'SELECT * FROM coupon_template'))[1], qr/permission denied/, 'revoked: nothing is left to begin with');
+sql(q{SELECT coupon_grant('ten', 'operator', 10)});
+is((as_role('ten', 'SELECT id FROM coupon_template'))[0], '110', 'granted again');
+is(sql(q{SELECT string_agg(kind, ' ') FROM coupon_role WHERE role = 'ten'::regrole}), 'operator', 'granted again: the mark is gone');
+
+# The id of a deleted template of another shop, in a statement that is older than that.
+for my $late ('at once', 'after an id of the future')
+{
+	my ($id, $future) = (0, sql(q{SELECT ((extract(epoch FROM now() + interval '4 years' - timestamptz '2024-01-01 00:00+00') * 1000)::bigint << 22)}));
+	my $stop = $node->background_psql('postgres');
+	$stop->query_safe('SELECT pg_advisory_lock(10)');
+	my ($stdin, $stdout, $stderr) = ('', '', '');
+	$node->safe_psql('postgres', "INSERT INTO coupon_template (id, name, discount_value, shop_number) VALUES ($future, 'f', 1, 10)", extra_params => [ '-U', 'ten' ]) if $late ne 'at once';
+	sql('CREATE TABLE IF NOT EXISTS passed (id bigint); GRANT SELECT ON passed TO ten; TRUNCATE passed');
+	my $taking = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-U', 'ten', '-c',
+		"DO \$\$BEGIN PERFORM pg_advisory_lock(10); INSERT INTO coupon_template (id, name, discount_value, shop_number) SELECT id, 'taken', 1, 10 FROM passed; END\$\$" ],
+		\$stdin, \$stdout, \$stderr);
+	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}), "$late: it waits");
+	$id = sql(q{INSERT INTO passed VALUES (coupon_next_id()) RETURNING id});
+	sql("INSERT INTO coupon_template (id, name, total_stock, discount_value, status, shop_number, receive_start) VALUES ($id, 'eleven', 5, 1, 'published', 11, now() + interval '1 hour');
+		SELECT coupon_remind_create($id, 5, 'app', 30); DELETE FROM coupon_template WHERE id = $id");
+	$stop->query_safe('SELECT pg_advisory_unlock(10)');
+	$stop->quit;
+	$taking->finish;
+	like($stderr, qr/was that of a template that users wait for/, "$late: it is not taken over");
+}
 # What a shop's function calls may set the search path, which then lasts: what we run
 # after it means the same all the same.
 sql(q{
@@ -324,6 +367,25 @@ is(sql("SELECT state, issued, failed FROM coupon_task WHERE id = $task"), 'succe
 is((as_role($owner, 'SET coupon.keep_coupons = 1; SET coupon.keep_tasks = 1; SET coupon.keep_notifications = 1; SET coupon.keep_reminders = 1; CALL coupon_expire(); CALL coupon_purge()'))[1],
 	'', 'tidying');
 is(supers(), $owner, 'and there is one superuser');
+
+# A domain whose CHECK was planned before we came, and trips over a function of the session's.
+sql(q{
+	CREATE FUNCTION public.short(v text) RETURNS boolean LANGUAGE sql AS 'SELECT v IS NULL OR length(v) <= 20';
+	CREATE DOMAIN public.short AS text CHECK (short(value));
+	ALTER TABLE shop.user_coupon ADD COLUMN via public.short DEFAULT 'web';
+	CREATE SCHEMA app_evil AUTHORIZATION app});
+is((as_role('app', 'SELECT outcome FROM shop.coupon_receive(1, 910100)'))[0], 'ok', 'a column of a domain');
+{
+	my ($out, $error) = as_role('app', q{
+		CREATE FUNCTION app_evil.length(text) RETURNS int LANGUAGE sql AS $$SELECT pg_catalog.lo_export(4242, '/nowhere/at/all')$$;
+		SELECT lo_from_bytea(4242, 'x');
+		SET search_path = app_evil, pg_catalog, public, shop;
+		SELECT 'web'::short;
+		SELECT outcome FROM coupon_receive(1, 910101)});
+	my @errors = $error =~ /^.*ERROR:\s*(.*)$/mg;
+	is_deeply(\@errors, [ ('permission denied for function lo_export') x 2 ], 'a function in the CHECK of a domain runs as app');
+}
+sql('ALTER TABLE shop.user_coupon DROP COLUMN via');
 
 # A function that sets a path of its own has that one.
 sql(q{

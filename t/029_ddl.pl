@@ -3,6 +3,7 @@
 
 use strict;
 use warnings FATAL => 'all';
+use feature 'state';
 use lib 't/lib';
 use CouponTest;
 use PostgreSQL::Test::Cluster;
@@ -90,6 +91,19 @@ like(error_of(q{BEGIN;
 	CREATE TABLE n7 (LIKE user_coupon INCLUDING DEFAULTS INCLUDING CONSTRAINTS);
 	ALTER TABLE user_coupon ATTACH PARTITION n7 FOR VALUES WITH (MODULUS 32, REMAINDER 7);
 	SELECT coupon_stock_rebuild(10); ROLLBACK}), qr/VC013/, 'own: after another partition');
+{
+	my $holding = $node->background_psql('postgres');	# so that nothing is folded
+	$holding->query_safe('BEGIN; SELECT coupon_next_id()');
+	sold_out_template(13, 40);
+	sql('ALTER TABLE user_coupon DETACH PARTITION user_coupon_7');
+	like(error_of(q{BEGIN;
+		CREATE TABLE n7 (LIKE user_coupon_7 INCLUDING ALL);
+		ALTER TABLE user_coupon ATTACH PARTITION n7 FOR VALUES WITH (MODULUS 32, REMAINDER 7);
+		SELECT coupon_stock_rebuild(13); ROLLBACK}), qr/VC013/, 'own: after a new partition');
+	sql('ALTER TABLE user_coupon ATTACH PARTITION user_coupon_7 FOR VALUES WITH (MODULUS 32, REMAINDER 7)');
+	is(claim(13, 41, 60), '2 20', 'own: and nothing more is sold');
+	$holding->quit;
+}
 template(11, 1);
 is(sql('SELECT coupon_stock_left(11)'), '1', 'own: loaded');
 {
@@ -104,6 +118,32 @@ is(sql('SELECT coupon_stock_left(11)'), '1', 'own: loaded');
 is(sql(q{BEGIN; DROP EXTENSION coupon CASCADE; CREATE EXTENSION coupon;
 	INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (12, 't', 1, 1, 'published');
 	SELECT code FROM coupon_receive(12, 1); ROLLBACK}), '0', 'own: tables that are new are its own');
+
+# A total that was raised after others had looked: a change of what a coupon is worth, or
+# a deletion, keeps claims out to its end.
+for my $how ([ 'raised', sub { template($_[0], 0); sql("SELECT coupon_stock_left($_[0])"); sql("UPDATE coupon_template SET total_stock = 20 WHERE id = $_[0]") } ],
+	[ 'to 0 and back', sub { template($_[0], 20); sql("SELECT coupon_stock_left($_[0])");
+		sql("BEGIN; UPDATE coupon_template SET total_stock = 0 WHERE id = $_[0]; UPDATE coupon_template SET total_stock = 20 WHERE id = $_[0]; COMMIT") } ],
+	[ 'loaded amid a change', sub { template($_[0], 20); sql("BEGIN; UPDATE coupon_template SET total_stock = 30 WHERE id = $_[0]; UPDATE coupon_template SET total_stock = 1 WHERE id = $_[0]; ROLLBACK") } ])
+{
+	my ($name, $prepare) = @$how;
+	for my $act ([ 'value', 'UPDATE coupon_template SET discount_value = 9, total_stock = 5 WHERE id = ID' ],
+		[ 'name, total, value', q{UPDATE coupon_template SET name = 'x' WHERE id = ID; UPDATE coupon_template SET total_stock = 7 WHERE id = ID; UPDATE coupon_template SET discount_value = 8, total_stock = 5 WHERE id = ID} ],
+		[ 'again', q{UPDATE coupon_template SET discount_value = 9 WHERE id = ID; UPDATE coupon_template SET total_stock = 100 WHERE id = ID; UPDATE coupon_template SET discount_value = 8, total_stock = 5 WHERE id = ID} ],
+		[ 'rolled back and again', q{SAVEPOINT s; UPDATE coupon_template SET discount_value = 9 WHERE id = ID; ROLLBACK TO s; UPDATE coupon_template SET discount_value = 8, total_stock = 5 WHERE id = ID} ],
+		[ 'deleted', q{DELETE FROM coupon_template WHERE id = ID; INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (ID, 't', 5, 1, 'published')} ])
+	{
+		state $id = 200;
+		$id++;
+		$prepare->($id);
+		my $changing = $node->background_psql('postgres');
+		$changing->query_safe('BEGIN; ' . ($act->[1] =~ s/ID/$id/gr));
+		is(claim($id, 1, 20), '2 20', "$name, $act->[0]: others wait for the change to end");
+		$changing->query_safe('COMMIT');
+		$changing->quit;
+		is(claim($id, 1, 20), '0 5,2 15', "$name, $act->[0]: and get what is left then");
+	}
+}
 
 # A total that is lowered and raised for ever.
 template(20, 'NULL');

@@ -15,7 +15,8 @@
  * called before and after each function that asks for it, and ours asks for all
  * that are not built in and not members of the extension, while a statement of
  * ours runs.  Support functions of operator classes, which only a superuser can
- * make, are looked up once per session and may be out of its sight.
+ * make, and those of range types are looked up once per session and may be out of
+ * its sight.
  *
  * What goes on is a stack.  A scope is one of our statements; on top of it lie
  * the calls that the hook has seen.  A foreign function that is called by our
@@ -42,6 +43,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -62,7 +64,7 @@ typedef struct CallerRecord
 	bool		switched;		/* a call: user and context are to be put back */
 	Oid			user;
 	int			sec_context;
-	int			guc_level;
+	int			guc_level;		/* to be ended, 0: none */
 } CallerRecord;
 
 /* With whose rights a function runs when our SQL calls it. */
@@ -72,6 +74,14 @@ typedef enum CallerKind
 	CALLER_DEFINER,				/* SECURITY DEFINER: as it says */
 	CALLER_FOREIGN				/* as the caller */
 } CallerKind;
+
+/* What a function has in its SET clauses. */
+typedef enum CallerSettings
+{
+	SETS_NOTHING,
+	SETS_SOMETHING,				/* but not the search path */
+	SETS_PATH
+} CallerSettings;
 
 static CallerRecord *records = NULL;
 static int	nrecords = 0;
@@ -115,6 +125,13 @@ CallerBeginScope(Oid caller, int sec_context, const char *path, Oid owner)
 	CallerRecord *below = nrecords > 1 ? scope - 1 : NULL;
 	bool		nested = below != NULL && below->ours && caller == below->owner;
 
+	/*
+	 * A domain's CHECK is planned once per session.  If that was before we began,
+	 * functions may have been inlined, on a path of the caller's, and would run as
+	 * the owner out of our sight: it is planned again here.
+	 */
+	if (nrecords == 1)
+		CallSyscacheCallbacks(CONSTROID, 0);
 	scope->ours = true;
 	scope->caller = nested ? below->caller : caller;
 	scope->caller_context = nested ? below->caller_context : sec_context;
@@ -172,27 +189,31 @@ KindOf(Oid function)
 	return ours || IsMember(function) ? CALLER_OURS : CALLER_FOREIGN;
 }
 
-/* Whether a function sets the search path itself, which is done before the hook is called. */
-static bool
-HasOwnPath(Oid function)
+/* What a function sets itself, which is done before the hook is called. */
+static CallerSettings
+SettingsOf(Oid function)
 {
 	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	bool		isnull = true;
-	bool		found = false;
-	Datum		settings = (Datum) 0;
+	CallerSettings found = SETS_NOTHING;
+	bool		isnull;
+	Datum		settings;
 	Datum	   *elements;
 	int			n;
 
 	if (!HeapTupleIsValid(tuple))
-		return false;
+		return SETS_NOTHING;
 	settings = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_proconfig, &isnull);
 	if (!isnull)
 	{
+		found = SETS_SOMETHING;
 		deconstruct_array(DatumGetArrayTypeP(settings), TEXTOID, -1, false, TYPALIGN_INT,
 						  &elements, NULL, &n);
 		for (int i = 0; i < n; i++)
-			found |= pg_strncasecmp(TextDatumGetCString(elements[i]), "search_path=",
-									strlen("search_path=")) == 0;
+		{
+			if (pg_strncasecmp(TextDatumGetCString(elements[i]), "search_path=",
+							   strlen("search_path=")) == 0)
+				found = SETS_PATH;
+		}
 	}
 	ReleaseSysCache(tuple);
 	return found;
@@ -215,6 +236,7 @@ BeginCall(FmgrInfo *call)
 {
 	CallerRecord top = records[nrecords - 1];
 	CallerRecord *record = Push(call);
+	CallerSettings settings;
 	CallerKind	kind;
 
 	record->caller = top.caller;
@@ -230,8 +252,10 @@ BeginCall(FmgrInfo *call)
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
 	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
-	record->guc_level = NewGUCNestLevel();
-	if (!HasOwnPath(call->fn_oid))
+	/* What sets something has a level already, which ends before EndCall. */
+	settings = SettingsOf(call->fn_oid);
+	record->guc_level = settings == SETS_NOTHING ? NewGUCNestLevel() : 0;
+	if (settings != SETS_PATH)
 		(void) set_config_option("search_path", top.path, PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 }
@@ -250,7 +274,7 @@ EndCall(FmgrInfo *call, bool failed)
 	nrecords = n - 1;
 	if (!records[nrecords].switched)
 		return;
-	if (!failed)
+	if (!failed && records[nrecords].guc_level > 0)
 		AtEOXact_GUC(true, records[nrecords].guc_level);
 	SetUserIdAndSecContext(records[nrecords].user, records[nrecords].sec_context);
 }

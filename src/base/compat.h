@@ -25,6 +25,13 @@
 #define CompatMyProcNumber()	(MyProc->pgprocno)
 #endif
 
+/* Which transaction of this backend it is. */
+#if PG_VERSION_NUM >= 170000
+#define CompatLocalTransactionId()	(MyProc->vxid.lxid)
+#else
+#define CompatLocalTransactionId()	(MyProc->lxid)
+#endif
+
 #if PG_VERSION_NUM >= 180000
 #define CompatIndexBeginScan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)

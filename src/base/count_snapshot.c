@@ -67,28 +67,40 @@ CountSnapshotTake(CountSnapshot *count, bool coupons)
 	count->snapshot = RegisterSnapshot(GetLatestSnapshot());
 }
 
+static bool
+IsCreatedHere(Oid relid)
+{
+	Relation	rel = table_open(relid, NoLock);
+	bool		created = rel->rd_createSubid != InvalidSubTransactionId;
+
+	table_close(rel, NoLock);
+	return created;
+}
+
 /* Whether this transaction has changed a table by DDL that others cannot see yet. */
 static bool
 HasOwnDdl(Oid relid)
 {
 	Relation	rel = table_open(relid, NoLock);
-	bool		changed = rel->rd_createSubid == InvalidSubTransactionId &&
-		CheckRelationLockedByMe(rel, AccessExclusiveLock, false);
+	bool		changed = CheckRelationLockedByMe(rel, AccessExclusiveLock, false);
 
 	table_close(rel, NoLock);
-	return changed;
+	return changed || IsCreatedHere(relid);
 }
 
 /*
  * CountSnapshotRefuseOwnDdl raises VC013 where this transaction has locked one of
- * the tables exclusively, as DDL does: what it counts there is nobody else's truth,
- * and may never be.  Tables that it has created are its own.
+ * the tables exclusively, as DDL does, or has created a partition: what it counts
+ * there is nobody else's truth, and may never be.  Where it has created all of
+ * them, they are its own.
  */
 void
 CountSnapshotRefuseOwnDdl(const CountSnapshot *count)
 {
 	bool		changed = false;
 
+	if (IsCreatedHere(count->tables[0]))
+		return;
 	for (int i = 0; i < count->ntables && !changed; i++)
 		changed = HasOwnDdl(count->tables[i]);
 	if (changed)

@@ -43,6 +43,7 @@
 #include "storage/shmem.h"
 #include "tcop/utility.h"
 #include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -57,6 +58,7 @@
 #define SEQUENCE_BITS 12
 #define NODE_BITS 10
 #define MAX_RAISED 128
+#define MAX_MADE 100000			/* ids of a transaction that are remembered */
 #define ID_TOO_FAR (INT64CONST(1) << 62)
 #define ID_TOO_FAR_BY_HAND (ID_TOO_FAR - (INT64CONST(1) << 58))
 
@@ -85,6 +87,9 @@ PG_FUNCTION_INFO_V1(coupon_next_id);
 
 static IdShared *shared = NULL;
 static bool published = false;
+static int64 *made = NULL;		/* by coupon_next_id() in this transaction, ascending */
+static int	nmade = 0;
+static int	made_room = 0;
 static Oid	raised_for = InvalidOid;	/* coupon_template that we know raised */
 
 static OwnerQuery newest_id = {
@@ -140,6 +145,8 @@ AtTransactionEnd(XactEvent event, void *arg)
 	{
 		pg_atomic_write_u64(&shared->slots[CompatMyProcNumber()].tick, 0);
 		published = false;
+		made = NULL;			/* it goes with the transaction's memory */
+		nmade = made_room = 0;
 	}
 }
 
@@ -346,7 +353,36 @@ IdSecondsAhead(void)
 Datum
 coupon_next_id(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_INT64(IdNext());
+	int64		id = IdNext();
+
+	if (nmade == made_room && made_room < MAX_MADE)
+	{
+		made_room = Min(Max(2 * made_room, 64), MAX_MADE);
+		made = made == NULL ? MemoryContextAlloc(TopTransactionContext, made_room * sizeof(int64)) :
+			repalloc(made, made_room * sizeof(int64));
+	}
+	if (nmade < made_room)
+		made[nmade++] = id;
+	PG_RETURN_INT64(id);
+}
+
+static int
+CompareIds(const void *a, const void *b)
+{
+	int64		left = *(const int64 *) a;
+	int64		right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
+}
+
+/*
+ * IdIsMadeHere tells whether coupon_next_id() has made an id in this transaction,
+ * so that nobody can have used it before; of very many, it knows the first ones.
+ */
+bool
+IdIsMadeHere(int64 id)
+{
+	return nmade > 0 && bsearch(&id, made, nmade, sizeof(int64), CompareIds) != NULL;
 }
 
 /*

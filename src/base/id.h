@@ -12,6 +12,7 @@ extern void IdShmemInit(void);
 extern void IdInit(void);
 extern void IdRequireUsable(void);
 extern int64 IdNext(void);
+extern bool IdIsMadeHere(int64 id);
 extern int64 IdNewest(void);
 extern int64 IdHorizon(void);
 extern void IdObserve(int64 id);

@@ -291,11 +291,15 @@ Fill(RowWriter *writer)
 
 /*
  * RowWriterInsert inserts the row that was filled.
+ *
+ * Here and below the executor runs in the memory of the query, as in a statement:
+ * what triggers are called with is looked up at the first row, and used for all.
  */
 void
 RowWriterInsert(RowWriter *writer)
 {
 	TupleTableSlot *slot = ExecClearTuple(writer->write);
+	MemoryContext caller;
 
 	for (int i = 0; i < slot->tts_tupleDescriptor->natts; i++)
 	{
@@ -307,7 +311,9 @@ RowWriterInsert(RowWriter *writer)
 										  &slot->tts_isnull[i]);
 	}
 	Fill(writer);
+	caller = MemoryContextSwitchTo(writer->estate->es_query_cxt);
 	ExecSimpleRelationInsert(writer->info, writer->estate, slot);
+	MemoryContextSwitchTo(caller);
 	ResetPerTupleExprContext(writer->estate);
 }
 
@@ -320,11 +326,14 @@ RowWriterUpdate(RowWriter *writer)
 {
 	TupleTableSlot *slot = ExecClearTuple(writer->write);
 	int			natts = slot->tts_tupleDescriptor->natts;
+	MemoryContext caller;
 
 	memcpy(slot->tts_values, writer->read->tts_values, natts * sizeof(Datum));
 	memcpy(slot->tts_isnull, writer->read->tts_isnull, natts * sizeof(bool));
 	Fill(writer);
+	caller = MemoryContextSwitchTo(writer->estate->es_query_cxt);
 	ExecSimpleRelationUpdate(writer->info, writer->estate, &writer->epq, writer->read, slot);
+	MemoryContextSwitchTo(caller);
 	ResetPerTupleExprContext(writer->estate);
 	return ItemPointerIsValid(&slot->tts_tid);
 }
@@ -335,7 +344,10 @@ RowWriterUpdate(RowWriter *writer)
 void
 RowWriterDelete(RowWriter *writer)
 {
+	MemoryContext caller = MemoryContextSwitchTo(writer->estate->es_query_cxt);
+
 	ExecSimpleRelationDelete(writer->info, writer->estate, &writer->epq, writer->read);
+	MemoryContextSwitchTo(caller);
 	ResetPerTupleExprContext(writer->estate);
 }
 

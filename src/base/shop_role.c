@@ -8,6 +8,10 @@
  * it.  Superusers, the owner of the extension, and users who were granted
  * functions by hand are not bound.
  *
+ * When the last binding of a role is revoked, a row of the kind "revoked" stays: a
+ * statement or cursor of the role that is open goes on with the rights that it had
+ * at its start, and without a row would see all shops.
+ *
  * The answer is kept per backend for one user, and dropped when coupon_role
  * changes (a trigger sends a relation cache invalidation, which reaches us at
  * its commit) or when memberships do.
@@ -48,7 +52,8 @@ static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
 static OwnerQuery shops_of_user = {
-	"SELECT r.shop_number FROM %1$s.coupon_role r"
+	"SELECT r.shop_number, r.kind OPERATOR(pg_catalog.=) 'revoked'::pg_catalog.text"
+	" FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
 	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
 	1, {OIDOID}
@@ -88,6 +93,7 @@ ReadBinding(Oid user)
 	Datum		arg = ObjectIdGetDatum(user);
 	RoleBinding fresh = {0};
 	bool		unbound = false;
+	bool		revoked = false;
 	QueryScope	scope;
 	uint64		seen;
 	uint64		rows;
@@ -107,7 +113,9 @@ ReadBinding(Oid user)
 		bool		isnull;
 		Datum		shop = QueryValue(i, 1, &isnull);
 
-		if (isnull)
+		if (DatumGetBool(QueryRequired(i, 2, BOOLOID)))
+			revoked = true;
+		else if (isnull)
 			unbound = true;
 		else
 			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
@@ -115,7 +123,7 @@ ReadBinding(Oid user)
 	QueryEnd(&scope);
 	/* Good for this call only if it changed while we were reading. */
 	fresh.user = seen == invalidations ? user : InvalidOid;
-	fresh.bound = fresh.nshops > 0 && !unbound;
+	fresh.bound = (fresh.nshops > 0 || revoked) && !unbound;
 	binding = fresh;
 }
 

@@ -372,6 +372,7 @@ ReserveAndInsert(ClaimWork *work)
 	}
 
 	made = InsertFirst(work, (int) got);
+	TemplateCheckOwn(&work->view);
 	if (made < got && work->view.origin != TEMPLATE_OWN_CREATED)
 		StockTakeBack(&work->view.key, got - made);
 

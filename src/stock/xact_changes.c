@@ -386,6 +386,7 @@ FinishRecord(const ChangeRecord *record, bool commit)
 			else
 				InvalidateTemplate(record, stale, recount);
 			break;
+		case CHANGE_TAKEN_OUT:
 		case CHANGE_KINDS:
 			break;
 	}

@@ -13,12 +13,13 @@ typedef enum ChangeKind
 	CHANGE_LOWERED,			/* n units that leave the total at commit */
 	CHANGE_CREATED,			/* a template inserted */
 	CHANGE_EDITED,			/* a template, or its quota, changed */
+	CHANGE_TAKEN_OUT,		/* all units of a template lowered, and none issued */
 	CHANGE_RECOUNT,			/* coupons changed behind the counter */
 	CHANGE_FEWER,				/* users may have fewer coupons than before */
 	CHANGE_KINDS
 } ChangeKind;
 
-#define CHANGE_ALL_TEMPLATES 0 /* as template id of the last three */
+#define CHANGE_ALL_TEMPLATES 0 /* as template id of EDITED, RECOUNT and FEWER */
 
 extern void ChangesInit(void);
 extern void ChangesMakeRoom(void);

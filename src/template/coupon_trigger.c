@@ -8,6 +8,7 @@
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/errors.h"
 #include "base/id.h"
 #include "stock/xact_changes.h"
@@ -38,16 +39,16 @@ RefuseUnfoldedDelete(int64 coupon_id)
 {
 	/* Read once per command: this transaction may fold, and roll that back. */
 	static int64 watermark = 0;
-	static TimestampTz transaction = 0;
+	static LocalTransactionId transaction = InvalidLocalTransactionId;
 	static CommandId command = 0;
 	static SubTransactionId subtransaction = InvalidSubTransactionId;
 
-	if (transaction != GetCurrentTransactionStartTimestamp() ||
+	if (transaction != CompatLocalTransactionId() ||
 		command != GetCurrentCommandId(false) ||
 		subtransaction != GetCurrentSubTransactionId())
 	{
 		watermark = FoldWatermark();
-		transaction = GetCurrentTransactionStartTimestamp();
+		transaction = CompatLocalTransactionId();
 		command = GetCurrentCommandId(false);
 		subtransaction = GetCurrentSubTransactionId();
 	}

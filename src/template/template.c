@@ -258,6 +258,24 @@ TemplateReserve(const TemplateView *view, int64 want, int64 *got)
 }
 
 /*
+ * TemplateCheckOwn is called when coupons have been inserted.  Of a template that
+ * this transaction has created nothing is reserved, and a trigger or default of a
+ * shop's may have claimed amid that claim: raises 27000 where they are too many.
+ */
+void
+TemplateCheckOwn(const TemplateView *view)
+{
+	TemplateView now = *view;
+
+	if (view->origin == TEMPLATE_OWN_CREATED && FetchOwn(&now) && now.issued > now.quota)
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+				 errmsg("a trigger or default of \"user_coupon\" has claimed the last coupon of template %lld amid a claim of it",
+						(long long) view->key.template_id),
+				 errhint("Commit the template before it is claimed.")));
+}
+
+/*
  * TemplateWait waits until the gate has been opened, or counts the coupons
  * again when that is due.  The caller has no user locked.
  */

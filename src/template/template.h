@@ -74,6 +74,7 @@ extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 extern int	TemplateJudge(const TemplateView *view, int open_to, TimestampTz now);
 extern void TemplateUseWindow(const TemplateView *view, TimestampTz now,
 							  TimestampTz *use_start, TimestampTz *use_end);
+extern void TemplateCheckOwn(const TemplateView *view);
 extern void TemplateWait(const TemplateView *view, StockResult reason);
 extern void TemplateCountRefusals(const TemplateView *view, int code, int64 n);
 extern bool TemplateRecount(int64 template_id);

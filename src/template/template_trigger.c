@@ -112,22 +112,6 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 	return result == STOCK_OK;
 }
 
-/*
- * Whether this transaction holds all units of a template already: it has as many
- * as others see, whatever it has made of the total, and nobody else has any.  One
- * that lowers and raises again and again may have as many, and others the rest.
- */
-static bool
-IsTakenOut(int64 template_id)
-{
-	CacheKey	key;
-	StockNumbers numbers;
-
-	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	return StockRead(&key, &numbers) && numbers.own_lowered >= numbers.quota &&
-		numbers.issued == numbers.own_lowered;
-}
-
 /* Counts from the tables, for a template that is not in shared memory. */
 static int64
 IssuedByTables(int64 template_id)
@@ -170,7 +154,8 @@ LowerQuota(int64 template_id, int64 old_quota, int64 new_quota)
 
 /*
  * Make sure that nothing was issued and nothing is before the commit, or raise
- * VC007 for the act named.
+ * VC007 for the act named.  Once that is done it holds to the end: others can
+ * claim up to the total that is committed, whose row this transaction has locked.
  */
 static void
 RequireUntouched(int64 template_id, int64 quota, const char *act,
@@ -179,10 +164,13 @@ RequireUntouched(int64 template_id, int64 quota, const char *act,
 	Datum		arg = Int64GetDatum(template_id);
 	bool		untouched = !Ask(&any_coupon_of_template, &arg);
 
-	if (untouched && CacheIsAttached() &&
-		!ChangesHas(CHANGE_CREATED, template_id) && quota > 0 &&
-		!IsTakenOut(template_id))
+	if (untouched && CacheIsAttached() && quota > 0 &&
+		!ChangesHas(CHANGE_CREATED, template_id) &&
+		!ChangesHas(CHANGE_TAKEN_OUT, template_id))
+	{
 		untouched = TakeOut(template_id, quota, quota);
+		ChangesAdd(CHANGE_TAKEN_OUT, CatalogGet()->template_table, template_id);
+	}
 	if (!untouched)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
@@ -271,10 +259,8 @@ static void
 RefuseUsedId(int64 id)
 {
 	Datum		arg = Int64GetDatum(id);
-	TimestampTz start = GetCurrentStatementStartTimestamp();
 
-	/* Ids count milliseconds.  One made just now, nobody can have waited for. */
-	if (IdTime(id) >= start - start % 1000)
+	if (IdIsMadeHere(id))
 		return;
 	if (Ask(&any_trace_of_template, &arg))
 		ereport(ERROR,
