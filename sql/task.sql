@@ -252,6 +252,8 @@ ROLLBACK;
 -- A retry with the same request id gets the same task
 SELECT a.task_id = b.task_id AS same, a.stage = b.stage AS same_stage
 FROM coupon_task_create('once', 911, request_id => 'r1') a, coupon_task_create('once', 911, request_id => 'r1') b;
+SELECT stage FROM coupon_task_create('once', 912, request_id => 'r1');
+SELECT stage FROM coupon_task_create('once', 911, '{app}', request_id => 'r1');
 
 -- At any default isolation level
 SET default_transaction_isolation = 'serializable';

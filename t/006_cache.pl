@@ -33,6 +33,19 @@ books_balance($node, 'pinned');
 $node->safe_psql('postgres', q{UPDATE coupon_template SET usage_note = 'x'});
 books_balance($node, 'wide change');
 
+# Nor do many rows under a savepoint look at the whole cache for each of them.
+my $read = 'SELECT invalidations FROM coupon_stat_cache';
+my $before = $node->safe_psql('postgres', $read);
+$node->safe_psql('postgres', q{
+	INSERT INTO coupon_template (id, name, discount_value) SELECT g, 't', 1 FROM generate_series(1001, 1400) g;
+	SELECT coupon_stock_left(t) FROM generate_series(1, 16) t;
+	BEGIN; SAVEPOINT a;
+	INSERT INTO user_coupon (template_id, user_id, use_end, holder) SELECT 1001 + g % 400, g, now() + interval '1 day', 0 FROM generate_series(1, 4000) g;
+	RELEASE a;
+	COMMIT});
+cmp_ok($node->safe_psql('postgres', $read) - $before, '<', 2000, 'many rows under a savepoint');
+books_balance($node, 'many rows under a savepoint');
+
 # Writers switch a template off and on in pairs of transactions and check, in
 # a transaction that began after the commit returned, that claims follow.
 my $switch = script(<<'X');

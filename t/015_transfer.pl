@@ -136,7 +136,8 @@ my $ipv6 = socket(my $s, AF_INET6, SOCK_STREAM, 0);
 for my $host (qw(169.254.169.254 169.254.0.1 2852039166 0xa9fea9fe 0251.0376.0251.0376 169.254.43518 metadata.test 100.100.100.200
 	0.0.0.0 0 0.1.2.3 224.0.0.1 239.1.2.3 255.255.255.255
 	[::ffff:169.254.169.254] [::ffff:a9fe:a9fe] [::169.254.169.254] [64:ff9b::169.254.169.254] [64:ff9b::6464:64c8] [64:ff9b:1::a9fe:a9fe]
-	[64:ff9b:1:a9fe:a9:fe00::] [64:ff9b:1:a9:fe:a9fe::] [2002:a9fe:a9fe::1] [::ffff:0.0.0.0] [::] [fe80::1] [febf::1] [ff02::1] [fd00:ec2::254]))
+	[64:ff9b:1:a9fe:a9:fe00::] [64:ff9b:1:a9:fe:a9fe::] [2002:a9fe:a9fe::1] [::ffff:0.0.0.0] [::] [fe80::1] [febf::1] [ff02::1] [fd00:ec2::254]
+	192.0.0.192 [::ffff:0:169.254.169.254] [2001:0:1:2:3:4:5601:5601] [fd00:ec2::23] [fd00:c1::a9fe:a9fe] [fd00:42::42]))
 {
 	my $answer = send_one("http://$host:$port{http}/refused");
 	like($answer, $host =~ /^\[/ && !$ipv6 ? qr/^0\|t\|-1\|(address .* is refused|Could not resolve)/ : qr/^0\|t\|-1\|address .* is refused: /, "$host is refused");

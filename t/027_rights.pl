@@ -132,7 +132,42 @@ sql(q{
 like((as_role('ten', 'SELECT * FROM coupon_template'))[1], qr/permission denied/, 'revoked: nothing is left to begin with');
 sql(q{SELECT coupon_grant('ten', 'operator', 10)});
 is((as_role('ten', 'SELECT id FROM coupon_template'))[0], '110', 'granted again');
-is(sql(q{SELECT string_agg(kind, ' ') FROM coupon_role WHERE role = 'ten'::regrole}), 'operator', 'granted again: the mark is gone');
+
+# The same role, that becomes another one amid a statement, or loses what it has by other means.
+sql(q{
+	SELECT coupon_grant('ten', 'application', 10);
+	CREATE ROLE nothing; GRANT nothing TO ten;
+	CREATE ROLE team; GRANT USAGE ON SCHEMA public TO team; CREATE ROLE bob LOGIN; CREATE ROLE noin LOGIN NOINHERIT;
+	SELECT coupon_grant('team', 'operator', 10), coupon_grant('team', 'application', 10); GRANT team TO bob, noin});
+is((as_role('ten', q{
+	UPDATE coupon_template SET name = 'taken' WHERE set_config('role', 'nothing', false) IS NOT NULL AND id = 111 RETURNING name;
+	RESET ROLE;
+	SELECT r.outcome FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL coupon_receive(111 + 0 * length(s.x), 7) r;
+	RESET ROLE;
+	SELECT name FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL coupon_template_get(111 + 0 * length(s.x));
+	RESET ROLE;
+	SELECT user_id FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL (SELECT * FROM coupon_contact WHERE x IS NOT NULL OFFSET 0) c}))[0],
+	'not_found', 'SET ROLE amid a statement shows no shop');
+like((as_role('ten', q{SELECT coupon_channel_set(left(x, 0) || 'sms', 'http://127.0.0.1:1/') FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s}))[1],
+	qr/ERROR/, 'nor sets channels');
+is((as_role('ten', q{BEGIN; DECLARE c CURSOR FOR SELECT id FROM coupon_template; SET ROLE nothing; FETCH ALL c; ROLLBACK}))[0], '', 'SET ROLE amid a cursor');
+is((as_role('noin', q{SET ROLE team; SELECT r.outcome FROM (SELECT set_config('role', 'none', false) AS x OFFSET 0) s, LATERAL coupon_receive(111 + 0 * length(s.x), 8) r}))[0],
+	'not_found', 'nor for a role that does not inherit');
+for my $by ('REVOKE team FROM bob', 'ALTER ROLE bob NOINHERIT', q{SELECT coupon_grant_revoke('team', 'operator', 10), coupon_grant_revoke('team', 'application', 10); DROP OWNED BY team; DROP ROLE team})
+{
+	my $holding = $node->background_psql('postgres', extra_params => [ '-U', 'bob' ]);
+	is($holding->query_safe(q{BEGIN; DECLARE c CURSOR FOR SELECT id FROM coupon_template; FETCH 1 c}), '110', 'bob sees one');
+	sql($by);
+	is($holding->query_safe('SELECT count(*) > 0 FROM pg_database; FETCH ALL c'), 't', "and no more after $by");
+	$holding->query_safe('COMMIT');
+	$holding->quit;
+	sql('GRANT team TO bob; ALTER ROLE bob INHERIT') unless $by =~ /DROP/;
+}
+# By hand: all shops are seen by who may execute coupon_shop_allowed.
+sql('CREATE ROLE hand LOGIN; GRANT EXECUTE ON FUNCTION coupon_receive(bigint, bigint, text, text) TO hand');
+is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_found', 'by hand: no shop');
+sql('GRANT EXECUTE ON FUNCTION coupon_shop_allowed(bigint) TO hand');
+is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'ok', 'by hand: every shop');
 
 # The id of a deleted template of another shop, in a statement that is older than that.
 for my $late ('at once', 'after an id of the future')

@@ -37,6 +37,7 @@ AnswerClear(Transfer *transfer)
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
 	transfer->refused[0] = '\0';
+	transfer->shortage = false;
 	transfer->why = NULL;
 	transfer->failure[0] = '\0';
 }
@@ -193,6 +194,7 @@ AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 		(void) curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &answer);
 	result->owner = transfer->owner;
 	result->sent_nothing = !transfer->began;
+	result->shortage = transfer->shortage && !transfer->began;
 	result->retry_after = -1;
 	result->error[0] = '\0';
 	if (transfer->mail)
@@ -209,6 +211,9 @@ AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 		snprintf(result->error, sizeof(result->error),
 				 "address %s is refused: it is in coupon.endpoint_deny, or link-local, multicast or of a metadata service",
 				 transfer->refused);
+	else if (result->shortage)
+		strlcpy(result->error, "this server lacks file descriptors or memory for a connection",
+				sizeof(result->error));
 	else
 		CopyText(result->error, sizeof(result->error), WhyNot(transfer, code));
 }

@@ -41,6 +41,7 @@ typedef struct Transfer
 	size_t		header_bytes;
 	size_t		body_bytes;
 	char		refused[ADDRESS_TEXT_LENGTH];	/* an address */
+	bool		shortage;		/* no descriptor or memory for a connection */
 	const char *why;			/* it failed, where libcurl does not know; static */
 	char		failure[CURL_ERROR_SIZE];	/* what libcurl says */
 } Transfer;
@@ -48,6 +49,7 @@ typedef struct Transfer
 /* bgworker/curl/socket.c */
 extern void SocketsInit(void);
 extern int	SocketsDescriptor(void);
+extern int	SocketsMost(void);
 extern void SocketsReserve(void);
 extern bool SocketsNotUsed(int fd);
 extern curl_socket_t SocketsOpen(void *data, curlsocktype purpose,

@@ -58,6 +58,17 @@ SocketsDescriptor(void)
 }
 
 /*
+ * SocketsMost returns how many connections may be open, idle ones included: a
+ * quarter of the descriptors that fd.c finds safe for the process.  To look up a
+ * name takes up to two more for a moment.
+ */
+int
+SocketsMost(void)
+{
+	return Max(max_safe_fds / 4, 1);
+}
+
+/*
  * SocketsReserve tells fd.c, which shares the limit of the process, how many
  * sockets there are.  It refuses descriptors to others when a third of all are
  * reserved, so of many sockets it does not hear; it copes when the limit is
@@ -66,7 +77,7 @@ SocketsDescriptor(void)
 void
 SocketsReserve(void)
 {
-	int			wanted = Min(open_sockets, max_safe_fds / 4);
+	int			wanted = Min(open_sockets, SocketsMost());
 
 	for (; reserved_sockets < wanted; reserved_sockets++)
 		ReserveExternalFD();
@@ -109,10 +120,14 @@ SocketsOpen(void *data, curlsocktype purpose, struct curl_sockaddr *address)
 	}
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 	if (fd < 0)
+	{
+		transfer->shortage = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
 		return CURL_SOCKET_BAD;
+	}
 	if (!MakeSocketRoom(fd))
 	{
 		close(fd);
+		transfer->shortage = true;
 		return CURL_SOCKET_BAD;
 	}
 	sockets[fd] = SOCKET_OURS;

@@ -110,6 +110,7 @@ MakeMulti(void)
 				 errdetail("libcurl could not make a multi handle.")));
 	(void) curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, SocketsChanged);
 	(void) curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, TimerChanged);
+	(void) curl_multi_setopt(multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, (long) SocketsMost());
 #if LIBCURL_VERSION_NUM >= 0x081400
 	/* GiveUp does not wait for threads of the resolver either. */
 	(void) curl_multi_setopt(multi, CURLMOPT_QUICK_EXIT, 1L);
@@ -202,7 +203,7 @@ KeepConnections(void)
 		return;
 	most_in_flight = in_flight_count;
 	(void) curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS,
-							 (long) Max(most_in_flight, LEAST_KEPT));
+							 (long) Min(Max(most_in_flight, LEAST_KEPT), SocketsMost()));
 }
 
 /* Give it to libcurl.  Returns why it cannot be, NULL if it could. */
@@ -333,6 +334,16 @@ TransferDrive(void)
 		GiveUp(code);
 	UnblockSignals(&saved);
 	SocketsReserve();
+}
+
+/*
+ * TransferMost returns how many messages may be on their way at a time, so that
+ * descriptors are left for PostgreSQL's own files.
+ */
+int
+TransferMost(void)
+{
+	return SocketsMost();
 }
 
 /*

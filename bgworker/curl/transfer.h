@@ -29,6 +29,7 @@ typedef struct TransferResult
 	void	   *owner;			/* as given to TransferStart */
 	int			status;			/* HTTP status, or last reply of SMTP; 0: no answer */
 	bool		sent_nothing;	/* surely: not a byte of the request, of the mail */
+	bool		shortage;		/* of this server: the receiver was not tried */
 	long		retry_after;	/* ms, by Retry-After; -1: not asked for */
 	char		error[200];		/* for people, ASCII: why no answer came, else empty */
 } TransferResult;
@@ -38,6 +39,7 @@ extern PGDLLEXPORT void TransferStart(const TransferRequest *request, void *owne
 extern PGDLLEXPORT bool TransferNext(TransferResult *result);
 extern PGDLLEXPORT void TransferDrive(void);
 extern PGDLLEXPORT int TransferInFlight(void);
+extern int	TransferMost(void);
 extern PGDLLEXPORT int TransferSocket(void);
 extern PGDLLEXPORT long TransferTimeout(void);
 extern PGDLLEXPORT void TransferForgetAll(void);

@@ -18,6 +18,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/channel_window.h"
 
 #define LEASE_SLACK 10000		/* ms of a lease past the request's timeout */
@@ -111,10 +112,21 @@ WindowLoadChannels(bool mail)
 	return any_mail;
 }
 
+/* Each channel has its share of the connections: one that hangs fills only that. */
+static int
+Share(void)
+{
+	int			n = 0;
+
+	for (int i = 0; i < nlanes; i++)
+		n += windows[i].channel != NULL;
+	return Max(TransferMost() / Max(n, 1), 1);
+}
+
 static int
 Places(const ChannelWindow *window)
 {
-	return (int) Min(window->pace.window, window->channel->max_in_flight);
+	return (int) Min(window->pace.window, Min(window->channel->max_in_flight, Share()));
 }
 
 static int

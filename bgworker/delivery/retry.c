@@ -92,7 +92,8 @@ RetryJudge(const TransferResult *result, bool is_mail, int tries, LeaseAnswer *a
 	if (answer->error[0] == '\0')
 		snprintf(answer->error, sizeof(answer->error), "the receiver answered %d",
 				 result->status);
-	if (!gone && (tries >= coupon_max_attempts ||
+	answer->untried = result->shortage;
+	if (!gone && !result->shortage && (tries >= coupon_max_attempts ||
 				  (is_mail && result->status / 100 == 5)))
 	{
 		answer->verdict = LEASE_DEAD;

@@ -103,8 +103,6 @@ BEGIN
     -- A number left over from a dropped role must not become another one's.
     DELETE FROM @extschema@.coupon_role c
     WHERE NOT EXISTS (SELECT FROM pg_roles known WHERE known.oid = c.role::oid);
-    DELETE FROM @extschema@.coupon_role c
-    WHERE c.role = coupon_grant.role AND c.kind = 'revoked';
     INSERT INTO @extschema@.coupon_role (role, kind, shop_number)
     VALUES (coupon_grant.role, coupon_grant.kind, coupon_grant.shop_number)
     ON CONFLICT DO NOTHING;
@@ -127,7 +125,7 @@ DECLARE
 BEGIN
     DELETE FROM @extschema@.coupon_role c
     WHERE c.role = coupon_grant_revoke.role AND c.kind = coupon_grant_revoke.kind
-      AND c.kind <> 'revoked' AND c.shop_number IS NOT DISTINCT FROM coupon_grant_revoke.shop_number;
+      AND c.shop_number IS NOT DISTINCT FROM coupon_grant_revoke.shop_number;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'role % has no such grant', role USING ERRCODE = 'VC012',
             HINT = 'SELECT * FROM coupon_role lists them.';
@@ -135,14 +133,9 @@ BEGIN
     FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
         EXECUTE format('REVOKE %s ON %s FROM %s', r.privileges, r.object, role);
     END LOOP;
-    -- A statement that runs goes on with the rights it had: bound to no shop, it sees none.
-    IF shop_number IS NOT NULL
-       AND NOT EXISTS (SELECT FROM @extschema@.coupon_role c WHERE c.role = coupon_grant_revoke.role) THEN
-        INSERT INTO @extschema@.coupon_role (role, kind) VALUES (coupon_grant_revoke.role, 'revoked');
-    END IF;
     -- What the role's other grants need as well.
     FOR k IN SELECT DISTINCT c.kind FROM @extschema@.coupon_role c
-             WHERE c.role = coupon_grant_revoke.role AND c.kind <> 'revoked' LOOP
+             WHERE c.role = coupon_grant_revoke.role LOOP
         FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(k) LOOP
             EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
         END LOOP;
@@ -177,7 +170,7 @@ BEGIN
     FOR r IN SELECT c.reltype::regtype AS t FROM pg_class c
              JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
              JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
-             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v') LOOP
+             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'c') LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', r.t);
     END LOOP;
 END

@@ -2,13 +2,12 @@
 
 CREATE TABLE @extschema@.coupon_role (
     role        regrole NOT NULL,
-    kind        text NOT NULL CHECK (kind IN ('application', 'operator', 'monitor', 'revoked')),
+    kind        text NOT NULL CHECK (kind IN ('application', 'operator', 'monitor')),
     shop_number bigint CHECK (shop_number > 0),
     id          bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id(),
     UNIQUE NULLS NOT DISTINCT (role, kind, shop_number)
 );
 COMMENT ON TABLE @extschema@.coupon_role IS 'what coupon_grant has given; a shop number binds the role to that shop';
-COMMENT ON COLUMN @extschema@.coupon_role.kind IS 'application, operator, monitor; revoked: the role was bound to shops, and is to none now';
 COMMENT ON COLUMN @extschema@.coupon_role.shop_number IS 'null: every shop';
 
 CREATE FUNCTION @extschema@.coupon_role_changed() RETURNS trigger

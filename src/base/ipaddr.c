@@ -31,12 +31,17 @@ static const AddressRange built_in[] = {
 	RANGE4(169, 254, 0, 0, 16), /* link-local, with metadata of most clouds */
 	RANGE4(100, 100, 100, 200, 32), /* metadata of others */
 	RANGE4(168, 63, 129, 16, 32),
+	RANGE4(192, 0, 0, 192, 32),
 	RANGE4(224, 0, 0, 0, 4),	/* multicast */
 	RANGE4(255, 255, 255, 255, 32), /* broadcast */
 	{{0}, 16, 128},				/* :: */
 	{{0xfe, 0x80}, 16, 10},		/* link-local */
 	{{0xff}, 16, 8},			/* multicast */
+	{{0x20, 0x01, 0, 0}, 16, 32},	/* Teredo: a tunnel to any IPv4 address */
 	/* Metadata. */
+	{{0xfd, 0x00, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x23}, 16, 128},
+	{{0xfd, 0x00, 0x00, 0xc1, 0, 0, 0, 0, 0, 0, 0, 0, 0xa9, 0xfe, 0xa9, 0xfe}, 16, 128},
+	{{0xfd, 0x00, 0x00, 0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x42}, 16, 128},
 	{{0xfd, 0x00, 0x0e, 0xc2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 16, 128},
 	{{0xfd, 0x20, 0x00, 0xce, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x02, 0x54}, 16, 128},
 };
@@ -49,6 +54,7 @@ static const struct
 }			carriers[] = {
 	{{{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 16, 96}, {12, 13, 14, 15}},	/* mapped */
 	{{{0}, 16, 96}, {12, 13, 14, 15}},	/* compatible */
+	{{{0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0}, 16, 96}, {12, 13, 14, 15}}, /* translated: RFC 2765 */
 	{{{0x00, 0x64, 0xff, 0x9b}, 16, 96}, {12, 13, 14, 15}}, /* NAT64 */
 	/* NAT64 of one's own: RFC 6052 knows four ways within /48. */
 	{{{0x00, 0x64, 0xff, 0x9b, 0x00, 0x01}, 16, 48}, {12, 13, 14, 15}},

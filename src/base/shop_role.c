@@ -5,16 +5,17 @@
  * coupon_grant(role, kind, shop) writes a row of coupon_role.  A user who has
  * the privileges of at least one row with a shop, and of none without, is
  * bound: templates of other shops, and those of the platform, do not exist for
- * it.  Superusers, the owner of the extension, and users who were granted
- * functions by hand are not bound.
+ * it.  Superusers and the owner of the extension are not bound, nor is a user
+ * without such a row who may execute coupon_shop_allowed, by a grant that was made by
+ * hand.
  *
- * When the last binding of a role is revoked, a row of the kind "revoked" stays: a
- * statement or cursor of the role that is open goes on with the rights that it had
- * at its start, and without a row would see all shops.
+ * PostgreSQL checks rights when a statement or cursor begins, and we look at each
+ * call: memberships, grants and the current user may be others by then.  So a user
+ * for whom nothing is found sees no shop.
  *
  * The answer is kept per backend for one user, and dropped when coupon_role
  * changes (a trigger sends a relation cache invalidation, which reaches us at
- * its commit) or when memberships do.
+ * its commit), or memberships, or the rights on a function.
  */
 #include "postgres.h"
 
@@ -32,6 +33,7 @@
 
 #include "base/array.h"
 #include "base/catalog.h"
+#include "base/compat.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
 
@@ -52,15 +54,14 @@ static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
 static OwnerQuery shops_of_user = {
-	"SELECT r.shop_number, r.kind OPERATOR(pg_catalog.=) 'revoked'::pg_catalog.text"
-	" FROM %1$s.coupon_role r"
+	"SELECT r.shop_number FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
 	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
 	1, {OIDOID}
 };
 
 static void
-MembershipChanged(Datum arg, int cacheid, uint32 hashvalue)
+RightsChanged(Datum arg, int cacheid, uint32 hashvalue)
 {
 	binding.user = InvalidOid;
 	invalidations++;
@@ -82,8 +83,9 @@ RelationChanged(Datum arg, Oid relid)
 void
 RoleInit(void)
 {
-	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, MembershipChanged, (Datum) 0);
-	CacheRegisterSyscacheCallback(AUTHOID, MembershipChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, RightsChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, RightsChanged, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, RightsChanged, (Datum) 0);
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 }
 
@@ -93,7 +95,6 @@ ReadBinding(Oid user)
 	Datum		arg = ObjectIdGetDatum(user);
 	RoleBinding fresh = {0};
 	bool		unbound = false;
-	bool		revoked = false;
 	QueryScope	scope;
 	uint64		seen;
 	uint64		rows;
@@ -113,9 +114,7 @@ ReadBinding(Oid user)
 		bool		isnull;
 		Datum		shop = QueryValue(i, 1, &isnull);
 
-		if (DatumGetBool(QueryRequired(i, 2, BOOLOID)))
-			revoked = true;
-		else if (isnull)
+		if (isnull)
 			unbound = true;
 		else
 			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
@@ -123,7 +122,8 @@ ReadBinding(Oid user)
 	QueryEnd(&scope);
 	/* Good for this call only if it changed while we were reading. */
 	fresh.user = seen == invalidations ? user : InvalidOid;
-	fresh.bound = (fresh.nshops > 0 || revoked) && !unbound;
+	fresh.bound = !unbound &&
+		(fresh.nshops > 0 || !CompatMayExecute(CatalogGet()->shop_allowed, user));
 	binding = fresh;
 }
 

@@ -62,6 +62,7 @@ typedef struct LeaseAnswer
 	LeaseVerdict verdict;
 	TimestampTz sent_at;
 	TimestampTz next_at;		/* of LEASE_RETRY */
+	bool		untried;		/* of LEASE_RETRY: for a shortage here; no attempt is counted */
 	int			status;			/* 0: none came */
 	char		error[200];		/* empty: none */
 	bool		gone;			/* the receiver wants nothing more ... */

@@ -73,6 +73,9 @@ PutBack(RowWriter *queue, const LeaseAnswer *answer)
 {
 	queue->isnull[QUEUE_LEASED_UNTIL] = true;
 	RowWriterSet(queue, QUEUE_NEXT_AT, TimestampTzGetDatum(answer->next_at));
+	if (answer->untried)
+		RowWriterSet(queue, QUEUE_FIRST_ATTEMPT,
+					 Int32GetDatum(DatumGetInt32(queue->values[QUEUE_FIRST_ATTEMPT]) + 1));
 	SetStatus(queue, answer);
 	(void) RowWriterUpdate(queue);
 }

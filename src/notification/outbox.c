@@ -98,7 +98,7 @@ OutboxOpenQueue(RowWriter *queue)
 	RowWriterOpen(queue, CatalogGet()->queue_table, queue_columns, lengthof(queue_columns),
 				  1 << NOTIFICATION_ATTEMPTS | 1 << NOTIFICATION_LAST_STATUS |
 				  1 << NOTIFICATION_LAST_ERROR | 1 << QUEUE_NEXT_AT |
-				  1 << QUEUE_LEASED_UNTIL);
+				  1 << QUEUE_LEASED_UNTIL | 1 << QUEUE_FIRST_ATTEMPT);
 }
 
 /*

@@ -95,9 +95,10 @@ Reserve(ChangeKind kind, const CacheKey *key, uint64 generation, int64 limit,
 		(generation != 0 && entry->generation != generation) ||
 		(limit < 0 && entry->stale))
 		result = STOCK_CHANGED;
-	else if ((entry->gated || entry->recount) && !through_gate &&
-			 ChangesUnits(entry) == 0)
-		result = entry->gated ? STOCK_CLOSED : STOCK_RECOUNT;
+	else if (entry->gated && !through_gate && ChangesUnits(entry) == 0)
+		result = STOCK_CLOSED;	/* who has units is waited for, and waits for nobody */
+	else if (entry->recount)
+		result = STOCK_RECOUNT;
 	else
 	{
 		limit = limit < 0 ? entry->quota : AddLowered(limit, entry);
@@ -185,6 +186,7 @@ RefuseTooMuchLowering(const CacheKey *key, int64 n)
  * way it closes the gate and waits for them, at most coupon.gate_timeout.
  *
  * The caller holds the loader lock.  STOCK_EMPTY: so many have been issued.
+ * STOCK_RECOUNT, STOCK_CHANGED: as for a claim.
  */
 StockResult
 StockLower(const CacheKey *key, int64 limit, int64 n)
@@ -294,6 +296,7 @@ StockRead(const CacheKey *key, StockNumbers *numbers)
 		numbers->issued = (int64) pg_atomic_read_u64(&entry->issued);
 		pg_read_barrier();
 		numbers->pending = (int64) pg_atomic_read_u64(&entry->pending);
+		numbers->own = ChangesUnits(entry);
 		numbers->own_lowered = ChangesLowered(entry);
 		numbers->recount = entry->recount;
 	}

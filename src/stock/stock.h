@@ -23,7 +23,8 @@ typedef struct StockNumbers
 	int64		issued;
 	int64		pending;
 	int64		returned;
-	int64		own_lowered;	/* by this transaction, until it commits */
+	int64		own;			/* of pending: this transaction's */
+	int64		own_lowered;	/* of them: leave the total when it commits */
 	bool		recount;		/* the count is due to be made again */
 } StockNumbers;
 

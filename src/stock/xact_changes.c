@@ -2,12 +2,15 @@
  * xact_changes.c
  *		What this transaction has done that shared memory learns at its end.
  *
- * A stack of records, each stamped with the subtransaction that made it.  When
- * a subtransaction aborts, the records on top that are its own (or of those
- * inside it, whose numbers are higher) are undone; when it commits, they
- * become its parent's.  At the end of the transaction all are made final or
- * undone.  The callbacks are registered once, allocate nothing and cannot
- * fail: room for a record is made before the shared counter moves.
+ * A set of records for each subtransaction that is open: one for a kind of change
+ * and a template, whatever the number of rows.  When a subtransaction aborts, its
+ * records (and of those inside it, whose numbers are higher) are undone; when it
+ * commits, they are joined with its parent's.  At the end of the transaction all
+ * are made final or undone.  The callbacks are registered once, allocate nothing
+ * and cannot fail: room for a record is made before the shared counter moves.
+ *
+ * The records are a stack, and so are the chains of the hash table by which they
+ * are found: what goes is always the first of its chain.
  *
  * Order matters.  COMMIT and ABORT callbacks run after the transaction has
  * left the array of running ones.  So when pending falls to 0, every coupon
@@ -18,10 +21,12 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/catalog.h"
 #include "base/commit_wakeup.h"
 #include "base/errors.h"
 #include "base/subxact.h"
@@ -29,6 +34,7 @@
 #include "stock/xact_changes.h"
 
 #define CHANGES_KEEP 1024		/* records kept allocated between transactions */
+#define CHANGES_FIRST 64
 
 /*
  * How many RECOUNT or FEWER records to keep apart before one for all templates takes
@@ -38,19 +44,61 @@
 
 typedef struct ChangeRecord
 {
-	ChangeKind kind;
+	ChangeKind	kind;
 	SubTransactionId subid;
-	CacheEntry *entry;			/* of RESERVED and LOWERED; it cannot leave */
-	int64		n;
-	Oid			relation;		/* of the others: key of the entry, if any */
+	CacheEntry *entry;			/* of RESERVED and LOWERED; it cannot leave while n > 0 */
+	int64		n;				/* of these: units */
+	Oid			relation;
 	int64		template_id;
+	int			older;			/* record in the same chain, -1: none */
 } ChangeRecord;
 
 static ChangeRecord *records = NULL;
 static int	nrecords = 0;
-static int	capacity = 0;
+static int	capacity = 0;		/* a power of two */
+static int *chains = NULL;		/* capacity of them: the newest record, -1: none */
 static int	nrecords_of[CHANGE_KINDS]; /* most transactions have none of most */
 static CacheEntry *gate = NULL; /* closed by us */
+
+static int *
+ChainOf(ChangeKind kind, int64 template_id)
+{
+	uint32		hash = hash_combine(murmurhash32((uint32) kind),
+									hash_bytes_uint32((uint32) template_id ^ (uint32) (template_id >> 32)));
+
+	return &chains[hash & (capacity - 1)];
+}
+
+/* The record on top of the stack into its chain, or out of it. */
+static void
+Link(int number)
+{
+	int		   *chain = ChainOf(records[number].kind, records[number].template_id);
+
+	records[number].older = *chain;
+	*chain = number;
+}
+
+static void
+Unlink(int number)
+{
+	*ChainOf(records[number].kind, records[number].template_id) = records[number].older;
+}
+
+/* The newest record of this kind for a template, older than that given; NULL: none. */
+static ChangeRecord *
+FindRecord(ChangeKind kind, Oid relation, int64 template_id, const ChangeRecord *before)
+{
+	int			i;
+
+	if (nrecords_of[kind] == 0)
+		return NULL;
+	i = before != NULL ? before->older : *ChainOf(kind, template_id);
+	while (i >= 0 && !(records[i].kind == kind && records[i].template_id == template_id &&
+					   records[i].relation == relation))
+		i = records[i].older;
+	return i < 0 ? NULL : &records[i];
+}
 
 /*
  * ChangesMakeRoom makes sure that one more record fits; may raise an error.
@@ -58,36 +106,64 @@ static CacheEntry *gate = NULL; /* closed by us */
 void
 ChangesMakeRoom(void)
 {
-	if (nrecords == 0 && capacity > CHANGES_KEEP)
+	int			wanted = Max(2 * capacity, CHANGES_FIRST);
+
+	if (nrecords < capacity && (nrecords > 0 || capacity <= CHANGES_KEEP))
+		return;
+	if (nrecords == 0 && capacity > 0)
 	{
 		pfree(records);
+		pfree(chains);
 		records = NULL;
+		chains = NULL;
 		capacity = 0;
+		wanted = CHANGES_FIRST;
 	}
+
+	/* Whichever fails, what there is stays as it is. */
 	if (records == NULL)
-	{
-		records = MemoryContextAlloc(TopMemoryContext,
-									 64 * sizeof(ChangeRecord));
-		capacity = 64;
-	}
-	else if (nrecords == capacity)
-	{
-		records = repalloc_huge(records, 2 * (Size) capacity * sizeof(ChangeRecord));
-		capacity *= 2;
-	}
+		records = MemoryContextAlloc(TopMemoryContext, wanted * sizeof(ChangeRecord));
+	else
+		records = repalloc_huge(records, wanted * sizeof(ChangeRecord));
+	if (chains == NULL)
+		chains = MemoryContextAlloc(TopMemoryContext, wanted * sizeof(int));
+	else
+		chains = repalloc_huge(chains, wanted * sizeof(int));
+	capacity = wanted;
+	memset(chains, -1, capacity * sizeof(int));
+	for (int i = 0; i < nrecords; i++)
+		Link(i);
 }
 
 static ChangeRecord *
-Push(ChangeKind kind)
+Push(ChangeKind kind, Oid relation, int64 template_id)
 {
-	ChangeRecord *record = &records[nrecords++];
+	ChangeRecord *record = &records[nrecords];
 
-	Assert(nrecords <= capacity);
+	Assert(nrecords < capacity);
 	memset(record, 0, sizeof(*record));
 	record->kind = kind;
 	record->subid = GetCurrentSubTransactionId();
+	record->relation = relation;
+	record->template_id = template_id;
 	nrecords_of[kind]++;
+	Link(nrecords++);
 	return record;
+}
+
+/* The record of this subtransaction, NULL: it has none. */
+static ChangeRecord *
+FindOwn(ChangeKind kind, Oid relation, int64 template_id)
+{
+	ChangeRecord *record = FindRecord(kind, relation, template_id, NULL);
+
+	return record != NULL && record->subid == GetCurrentSubTransactionId() ? record : NULL;
+}
+
+static ChangeRecord *
+FindUnits(ChangeKind kind, const CacheEntry *entry)
+{
+	return FindOwn(kind, entry->key.relation, entry->key.template_id);
 }
 
 /*
@@ -97,17 +173,14 @@ Push(ChangeKind kind)
 void
 ChangesAddUnits(ChangeKind kind, CacheEntry *entry, int64 n)
 {
-	ChangeRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
+	ChangeRecord *record = FindUnits(kind, entry);
 
-	if (last != NULL && last->kind == kind && last->entry == entry &&
-		last->subid == GetCurrentSubTransactionId())
-		last->n += n;
-	else
-	{
-		last = Push(kind);
-		last->entry = entry;
-		last->n = n;
-	}
+	if (record == NULL)
+		record = Push(kind, entry->key.relation, entry->key.template_id);
+	/* One whose units were all taken back may have left the cache, and come again. */
+	if (record->n == 0)
+		record->entry = entry;
+	record->n += n;
 	/* Only a claim: coupons that a restore brings must not be folded yet. */
 	if (kind == CHANGE_RESERVED)
 		WakeWorkerAtCommit(WAKE_FOLD);
@@ -138,23 +211,22 @@ GiveBack(CacheEntry *entry, int64 n)
 void
 ChangesTakeBack(CacheEntry *entry, int64 n)
 {
-	SubTransactionId subid = GetCurrentSubTransactionId();
+	ChangeRecord *record = FindUnits(CHANGE_RESERVED, entry);
 
-	for (int i = nrecords - 1; i >= 0 && n > 0; i--)
-	{
-		ChangeRecord *record = &records[i];
+	Assert(record != NULL && record->n >= n);
+	record->n -= n;
+	GiveBack(entry, n);
+}
 
-		if (record->kind == CHANGE_RESERVED && record->entry == entry &&
-			record->subid == subid)
-		{
-			int64		part = Min(n, record->n);
+static int64
+SumUnits(ChangeKind kind, const CacheEntry *entry)
+{
+	ChangeRecord *record = NULL;
+	int64		sum = 0;
 
-			record->n -= part;
-			n -= part;
-			GiveBack(entry, part);
-		}
-	}
-	Assert(n == 0);
+	while ((record = FindRecord(kind, entry->key.relation, entry->key.template_id, record)) != NULL)
+		sum += record->n;
+	return sum;
 }
 
 /*
@@ -162,32 +234,18 @@ ChangesTakeBack(CacheEntry *entry, int64 n)
  * flight.
  */
 int64
-ChangesUnits(CacheEntry *entry)
+ChangesUnits(const CacheEntry *entry)
 {
-	int64		sum = 0;
-
-	for (int i = 0; i < nrecords; i++)
-	{
-		if (records[i].entry == entry)
-			sum += records[i].n;
-	}
-	return sum;
+	return SumUnits(CHANGE_RESERVED, entry) + SumUnits(CHANGE_LOWERED, entry);
 }
 
 /*
  * ChangesLowered returns how many of them are to leave the total.
  */
 int64
-ChangesLowered(CacheEntry *entry)
+ChangesLowered(const CacheEntry *entry)
 {
-	int64		sum = 0;
-
-	for (int i = 0; i < nrecords; i++)
-	{
-		if (records[i].entry == entry && records[i].kind == CHANGE_LOWERED)
-			sum += records[i].n;
-	}
-	return sum;
+	return SumUnits(CHANGE_LOWERED, entry);
 }
 
 /*
@@ -197,16 +255,13 @@ ChangesLowered(CacheEntry *entry)
 bool
 ChangesHas(ChangeKind kind, int64 template_id)
 {
+	Oid			relation;
+
 	if (nrecords_of[kind] == 0)
 		return false;
-	for (int i = nrecords - 1; i >= 0; i--)
-	{
-		if (records[i].kind == kind &&
-			(records[i].template_id == template_id ||
-			 records[i].template_id == CHANGE_ALL_TEMPLATES))
-			return true;
-	}
-	return false;
+	relation = CatalogGet()->template_table;
+	return FindRecord(kind, relation, template_id, NULL) != NULL ||
+		FindRecord(kind, relation, CHANGE_ALL_TEMPLATES, NULL) != NULL;
 }
 
 /*
@@ -216,27 +271,16 @@ ChangesHas(ChangeKind kind, int64 template_id)
 void
 ChangesAdd(ChangeKind kind, Oid relation, int64 template_id)
 {
-	ChangeRecord *last = nrecords > 0 ? &records[nrecords - 1] : NULL;
-	ChangeRecord *record;
-
-	if (!CacheIsAttached())
+	if (!CacheIsAttached() || FindOwn(kind, relation, template_id) != NULL)
 		return;
-	if (last != NULL && last->kind == kind && last->template_id == template_id &&
-		last->subid == GetCurrentSubTransactionId())
-		return;
-	if (kind == CHANGE_RECOUNT || kind == CHANGE_FEWER)
+	if ((kind == CHANGE_RECOUNT || kind == CHANGE_FEWER) && nrecords_of[kind] >= CHANGES_MAX_APART)
 	{
-		if (ChangesHas(kind, template_id) &&
-			GetCurrentTransactionNestLevel() == 1)
+		template_id = CHANGE_ALL_TEMPLATES;
+		if (FindOwn(kind, relation, template_id) != NULL)
 			return;
-		if (nrecords_of[kind] >= CHANGES_MAX_APART)
-			template_id = CHANGE_ALL_TEMPLATES;
 	}
-
 	ChangesMakeRoom();
-	record = Push(kind);
-	record->relation = relation;
-	record->template_id = template_id;
+	(void) Push(kind, relation, template_id);
 }
 
 /*
@@ -361,9 +405,11 @@ FinishRecord(const ChangeRecord *record, bool commit)
 	switch (record->kind)
 	{
 		case CHANGE_RESERVED:
+			if (record->n == 0)
+				break;
 			if (!commit)
 				GiveBack(record->entry, record->n);
-			else if (record->n > 0)
+			else
 			{
 				CountClaims(record->entry, record->n);
 				LowerPending(record->entry, record->n);
@@ -420,8 +466,49 @@ FinishAll(bool commit)
 		if (records[i].entry != NULL)
 			FinishRecord(&records[i], commit);
 	}
-	nrecords = 0;
+	while (nrecords > 0)
+		Unlink(--nrecords);
 	memset(nrecords_of, 0, sizeof(nrecords_of));
+}
+
+static void
+Undo(SubTransactionId subid)
+{
+	while (nrecords > 0 && records[nrecords - 1].subid >= subid)
+	{
+		ChangeRecord *record = &records[nrecords - 1];
+
+		Unlink(--nrecords);
+		nrecords_of[record->kind]--;
+		FinishRecord(record, false);
+	}
+}
+
+/* What a subtransaction has done is its parent's from now on. */
+static void
+JoinParent(SubTransactionId subid, SubTransactionId parent)
+{
+	int			end = nrecords;
+
+	while (nrecords > 0 && records[nrecords - 1].subid == subid)
+		Unlink(--nrecords);
+	for (int i = nrecords; i < end; i++)
+	{
+		ChangeRecord *record = &records[i];
+		ChangeRecord *same = FindRecord(record->kind, record->relation, record->template_id, NULL);
+
+		if (same != NULL && same->subid == parent)
+		{
+			if (same->n == 0)
+				same->entry = record->entry;
+			same->n += record->n;
+			nrecords_of[record->kind]--;
+			continue;
+		}
+		records[nrecords] = *record;
+		records[nrecords].subid = parent;
+		Link(nrecords++);
+	}
 }
 
 static void
@@ -445,18 +532,10 @@ AtSubtransactionEnd(SubXactEvent event, SubTransactionId subid,
 	if (event == SUBXACT_EVENT_ABORT_SUB)
 	{
 		OpenGateAfterError();
-		while (nrecords > 0 && records[nrecords - 1].subid >= subid)
-		{
-			nrecords--;
-			nrecords_of[records[nrecords].kind]--;
-			FinishRecord(&records[nrecords], false);
-		}
+		Undo(subid);
 	}
 	else if (event == SUBXACT_EVENT_COMMIT_SUB)
-	{
-		for (int i = nrecords - 1; i >= 0 && records[i].subid == subid; i--)
-			records[i].subid = parent;
-	}
+		JoinParent(subid, parent);
 }
 
 /*

@@ -70,9 +70,11 @@ static OwnerQuery insert_task = {
 };
 
 static OwnerQuery task_of_request = {
-	"SELECT id FROM %1$s.coupon_task WHERE request_id OPERATOR(pg_catalog.=) $1"
+	"SELECT id, name OPERATOR(pg_catalog.=) $3 AND template_id OPERATOR(pg_catalog.=) $4"
+	"  AND notify OPERATOR(pg_catalog.=) $5 AND first_row OPERATOR(pg_catalog.=) $6"
+	" FROM %1$s.coupon_task WHERE request_id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
-	2, {TEXTOID, INT8ARRAYOID}
+	6, {TEXTOID, INT8ARRAYOID, TEXTOID, INT8OID, TEXTARRAYOID, INT8OID}
 };
 
 static OwnerQuery make_pending = {
@@ -341,22 +343,25 @@ CheckCreateArguments(FunctionCallInfo fcinfo)
 	CheckChannels(PG_GETARG_ARRAYTYPE_P(2));
 }
 
-/* The task that an earlier call with this request id has made. */
+/*
+ * The task that an earlier call with this request id has made; what it was made of
+ * is that of the call, or a whole file would get the wrong coupon.
+ */
 static int64
-TaskOfRequest(Datum request_id, Datum shops, char shops_null)
+TaskOfRequest(FunctionCallInfo fcinfo, Datum request_id, Datum shops, char shops_null)
 {
-	Datum		args[2] = {request_id, shops};
-	char		nulls[2] = {' ', shops_null};
-	bool		isnull;
-	int64		task_id;
+	Datum		args[6] = {request_id, shops, PG_GETARG_DATUM(0), PG_GETARG_DATUM(1),
+	PG_GETARG_DATUM(2), PG_GETARG_DATUM(3)};
+	char		nulls[6] = {' ', shops_null, ' ', ' ', ' ', ' '};
 
-	if (QueryRunLatest(&task_of_request, args, nulls) == 0)
+	if (QueryRunLatest(&task_of_request, args, nulls) == 0 ||
+		!DatumGetBool(QueryRequired(0, 2, BOOLOID)))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("the request id is in use"),
-				 errhint("Use a UUID.")));
-	task_id = DatumGetInt64(QueryValue(0, 1, &isnull));
-	return task_id;
+				 errdetail("It was given with another name, template, channels or first row, or by another shop."),
+				 errhint("Use a UUID for each task, and the same arguments when you try again.")));
+	return DatumGetInt64(QueryRequired(0, 1, INT8OID));
 }
 
 /*
@@ -400,7 +405,7 @@ coupon_task_create(PG_FUNCTION_ARGS)
 		StageCreate(task_id, caller);
 	}
 	else
-		task_id = TaskOfRequest(args[5], shops, shops_null);
+		task_id = TaskOfRequest(fcinfo, args[5], shops, shops_null);
 	values[0] = Int64GetDatum(task_id);
 	stage = StageOid(task_id);
 	values[1] = ObjectIdGetDatum(stage);

@@ -400,12 +400,28 @@ LoadLocked(const CacheKey *key, bool count_again)
 	return found;
 }
 
+static void
+RefuseOwnUnits(const CacheKey *key)
+{
+	StockNumbers numbers;
+
+	if (StockRead(key, &numbers) && numbers.own > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_IN_TRANSACTION),
+				 errmsg("the coupons of template %lld must be counted anew, but this transaction holds some of its stock",
+						(long long) key->template_id),
+				 errdetail("Coupons of it were written by hand meanwhile."),
+				 errhint("Roll back and try again.")));
+}
+
 /*
  * TemplateLoad makes sure that the template is in the cache and fresh; returns
  * false where there is no such template.  With count_again, its coupons are
  * counted anew while the gate is closed.
  *
- * Raises VC004 where the cache is full, VC008 where the gate timed out.
+ * Raises VC004 where the cache is full, VC008 where the gate timed out, VC013 where
+ * this transaction holds units of what is to be counted anew: some have rows by now,
+ * and some have not.
  */
 bool
 TemplateLoad(int64 template_id, bool count_again)
@@ -426,8 +442,11 @@ TemplateLoad(int64 template_id, bool count_again)
 	TemplateLockLoader(template_id, ExclusiveLock);
 	if (count_again || !IsLoaded(&key))
 	{
-		bool		gated = count_again && StockCloseGate(&key);
+		bool		gated;
 
+		if (count_again)
+			RefuseOwnUnits(&key);
+		gated = count_again && StockCloseGate(&key);
 		found = LoadLocked(&key, count_again);
 		if (gated)
 			StockOpenGate(&key);

@@ -316,17 +316,10 @@ bool
 TemplateRecount(int64 template_id)
 {
 	CacheKey	key;
-	LWLock	   *lock;
-	CacheEntry *entry;
-	bool		own;
+	StockNumbers numbers;
 
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	lock = CachePartitionLock(&key);
-	LWLockAcquire(lock, LW_SHARED);
-	entry = CacheFind(&key);
-	own = entry != NULL && ChangesUnits(entry) > 0;
-	LWLockRelease(lock);
-	if (own || ChangesHas(CHANGE_CREATED, template_id) ||
+	if ((StockRead(&key, &numbers) && numbers.own > 0) || ChangesHas(CHANGE_CREATED, template_id) ||
 		ChangesHas(CHANGE_RECOUNT, template_id))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),

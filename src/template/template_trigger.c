@@ -100,10 +100,10 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 	StockResult result = STOCK_CHANGED;
 
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	while (result == STOCK_CHANGED)
+	while (result == STOCK_CHANGED || result == STOCK_RECOUNT)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!TemplateLoad(template_id, false))
+		if (!TemplateLoad(template_id, result == STOCK_RECOUNT))
 			return true;		/* nobody else sees it: nothing is issued */
 		TemplateLockLoader(template_id, ExclusiveLock);
 		result = StockLower(&key, limit, n);
