@@ -65,3 +65,21 @@ BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT coupon_fold();
 ROLLBACK;
 SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;
+-- texts have bounds
+\set VERBOSITY terse
+UPDATE coupon_template SET name = repeat('名', 200), usage_note = repeat('x', 4000), unmet_note = repeat('x', 4000), image_url = repeat('x', 2000) WHERE id = 300;
+UPDATE coupon_template SET name = repeat('x', 201) WHERE id = 300;
+UPDATE coupon_template SET usage_note = repeat('x', 4001) WHERE id = 300;
+UPDATE coupon_template SET unmet_note = repeat('x', 4001) WHERE id = 300;
+UPDATE coupon_template SET image_url = repeat('x', 2001) WHERE id = 300;
+INSERT INTO coupon_template (id, name, discount_value, goods_ids) VALUES (301, 'x', 1, array_fill(1, '{10001}'));
+SELECT coupon_task_create(repeat('x', 201), 300);
+INSERT INTO coupon_contact VALUES (1, 'sms', repeat('x', 2001));
+INSERT INTO coupon_message VALUES ('test', 'sms', repeat('x', 1001), 'x');
+INSERT INTO coupon_message VALUES ('test', 'sms', 'x', repeat('x', 102401));
+SELECT coupon_channel_set('sms', 'http://127.0.0.1:1/', body_template => repeat('{body}', 17000));
+SELECT length(body) FROM coupon_channel_preview('test', 'sms');
+SELECT coupon_message_set('test', 'sms', 'x', repeat('x', 100));
+SELECT length(body) FROM coupon_channel_preview('test', 'sms');
+DELETE FROM coupon_message;
+DELETE FROM coupon_channel;

@@ -145,6 +145,49 @@ for my $how ([ 'raised', sub { template($_[0], 0); sql("SELECT coupon_stock_left
 	}
 }
 
+# The table truncated and filled again while claims are on their way.
+{
+	sql('TRUNCATE user_coupon, coupon_stock, coupon_watermark');
+	sql('TRUNCATE coupon_template');
+	template(77, 100);
+	sql('SELECT coupon_stock_left(77)');
+	my $changing = $node->background_psql('postgres');
+	$changing->query_safe('BEGIN; TRUNCATE coupon_template');
+	my @claiming = map { start("SELECT string_agg(code::text, ' ') FROM coupon_receive_many(77, ARRAY(SELECT generate_series($_, $_ + 3)))") } (100, 200, 300);
+	ok($node->poll_query_until('postgres', q{SELECT count(*) = 3 FROM pg_locks WHERE NOT granted}), 'truncated: claims wait');
+	$changing->query_safe(q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (77, 'new', 5, 1, 'published')});
+	is($changing->query_safe('SELECT count(*) FROM coupon_receive_many(77, ARRAY[1, 2, 3, 4, 5]) WHERE code = 0'), '5', 'truncated: and filled again');
+	$changing->query_safe('COMMIT');
+	# Their statements began before the window of the new one.
+	unlike(join(' ', map { finish($_) } @claiming), qr/\b0\b/, 'truncated: nothing is left for those');
+	$changing->quit;
+
+	# One that has taken a unit, and is not at the table yet, is waited for.
+	sql('TRUNCATE user_coupon, coupon_stock, coupon_watermark');
+	sql('SELECT coupon_stock_left(77)');
+	my $claiming = $node->background_psql('postgres');
+	$claiming->query_safe('BEGIN; SELECT coupon_receive(77, 1)');
+	like(error_of(q{SET lock_timeout = '10s'; SET coupon.gate_timeout = '100ms'; TRUNCATE coupon_template}), qr/VC008/, 'truncated: an open claim stands in the way');
+	$claiming->query_safe('ROLLBACK');
+	$claiming->quit;
+	sql('TRUNCATE coupon_template');
+}
+# An id that is deleted and inserted again: nobody takes from the old numbers, and none counts
+# before the end.
+{
+	template(78, 0);
+	sql('SELECT coupon_stock_left(78)');
+	my $changing = $node->background_psql('postgres');
+	$changing->query_safe('BEGIN; DELETE FROM coupon_template WHERE id = 78');
+	$changing->query_safe(q{INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (78, 'new', 50, 1, 'published')});
+	is(sql('SELECT in_flight > 0 FROM coupon_stat_entries() WHERE template_id = 78'), 't', 'inserted again: the entry is shut');
+	is($changing->query_safe('SELECT count(*) FROM coupon_receive_many(78, ARRAY(SELECT generate_series(1, 40))) WHERE code = 0'), '40', 'inserted again: claimed');
+	is(claim(78, 101, 105), '2 5', 'inserted again: others see the old one');
+	$changing->query_safe('COMMIT');
+	is(claim(78, 101, 120), '0 10,2 10', 'inserted again: and then what is left');
+	$changing->quit;
+}
+
 # A total that is lowered and raised for ever.
 template(20, 'NULL');
 claim(20, 1, 1);

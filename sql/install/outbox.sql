@@ -28,8 +28,8 @@ COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker 
 CREATE TABLE @extschema@.coupon_message (
     kind    text CHECK (kind IN ('reminder', 'coupon', 'test')),
     channel text CHECK (channel = ANY (@extschema@.coupon_channel_names())),
-    subject text NOT NULL,
-    body    text NOT NULL,
+    subject text NOT NULL CHECK (octet_length(subject) <= 1000),
+    body    text NOT NULL CHECK (octet_length(body) <= 102400),
     PRIMARY KEY (kind, channel)
 );
 COMMENT ON TABLE @extschema@.coupon_message IS 'what to send: texts with {placeholders} for each kind of event, written by coupon_message_set';
@@ -37,7 +37,7 @@ COMMENT ON TABLE @extschema@.coupon_message IS 'what to send: texts with {placeh
 CREATE TABLE @extschema@.coupon_contact (
     user_id bigint CHECK (user_id > 0),
     channel text CHECK (channel = ANY (@extschema@.coupon_channel_names())),
-    address text NOT NULL CHECK (address <> ''),
+    address text NOT NULL CHECK (address <> '' AND octet_length(address) <= 2000),
     PRIMARY KEY (user_id, channel)
 );
 COMMENT ON TABLE @extschema@.coupon_contact IS 'where to send: a user without a row is addressed by the user id itself';

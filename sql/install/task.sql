@@ -2,7 +2,7 @@
 
 CREATE TABLE @extschema@.coupon_task (
     id           bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id() CHECK (id > 0),
-    name         text NOT NULL CHECK (name <> ''),
+    name         text NOT NULL CHECK (name <> '' AND char_length(name) <= 200),
     template_id  bigint NOT NULL,
     shop_number  bigint,
     notify       text[] NOT NULL DEFAULT '{}'

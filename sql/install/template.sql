@@ -6,7 +6,7 @@ CREATE TABLE @extschema@.coupon_template (
     shop_number      bigint CHECK (shop_number > 0),
     issuer           text NOT NULL DEFAULT 'platform'
                      CHECK (issuer IN ('platform', 'shop')),
-    name             text NOT NULL CHECK (name <> ''),
+    name             text NOT NULL CHECK (name <> '' AND char_length(name) <= 200),
     category         text NOT NULL DEFAULT 'promotion'
                      CHECK (category IN ('promotion', 'new_user', 'task')),
     open_to          text NOT NULL DEFAULT 'anyone'
@@ -22,7 +22,8 @@ CREATE TABLE @extschema@.coupon_template (
     discount_value   numeric(16,2) NOT NULL CHECK (discount_value > 0 AND discount_value <> 'NaN'),
     threshold_amount numeric(16,2) NOT NULL DEFAULT 0 CHECK (threshold_amount >= 0 AND threshold_amount <> 'NaN'),
     max_discount     numeric(16,2) CHECK (max_discount > 0 AND max_discount <> 'NaN'),
-    goods_ids        bigint[] CHECK (goods_ids <> '{}' AND array_position(goods_ids, NULL) IS NULL),
+    goods_ids        bigint[] CHECK (goods_ids <> '{}' AND array_position(goods_ids, NULL) IS NULL
+                                              AND cardinality(goods_ids) <= 10000),
     use_validity     interval NOT NULL DEFAULT '30 days'
                      CHECK (use_validity > '0' AND use_validity <= '100 years'
                             AND date_part('month', use_validity) >= 0
@@ -32,9 +33,9 @@ CREATE TABLE @extschema@.coupon_template (
     use_end          timestamptz,
     refund_policy    text NOT NULL DEFAULT 'return_if_valid'
                      CHECK (refund_policy IN ('return', 'return_if_valid', 'keep')),
-    usage_note       text,
-    unmet_note       text,
-    image_url        text,
+    usage_note       text CHECK (char_length(usage_note) <= 4000),
+    unmet_note       text CHECK (char_length(unmet_note) <= 4000),
+    image_url        text CHECK (char_length(image_url) <= 2000),
     created_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
     updated_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
     CONSTRAINT coupon_template_receive_window CHECK (receive_end > receive_start),

@@ -19,6 +19,7 @@
 #include "render/text.h"
 
 #define MAX_INTEGER 24			/* characters, and a zero */
+#define MOST_RENDERED (1024 * 1024) /* bytes of a notification */
 #define MAX_UTC 24				/* characters of a moment, as a rule */
 
 /* Kinds of notification: the event's type, and what is said unless coupon_message
@@ -244,6 +245,17 @@ AppendAddress(StringInfo out, const RenderRecipient *recipient, RenderEscape esc
 		RenderInteger(out, recipient->user_id);
 }
 
+/* Messages repeat what they like, and many are in memory at a time. */
+static void
+RequireSize(StringInfo out)
+{
+	if (out->len > MOST_RENDERED)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("the notification is larger than 1 MB"),
+				 errhint("Shorten the message or body_template of its channel, or lower batch_size.")));
+}
+
 /*
  * RenderRecipients appends [{"user_id":"1","address":"…"}, …]
  */
@@ -260,6 +272,7 @@ RenderRecipients(StringInfo out, const RenderNotification *notification)
 		appendStringInfoString(out, ",\"address\":\"");
 		AppendAddress(out, recipient, RENDER_JSON);
 		appendStringInfoString(out, "\"}");
+		RequireSize(out);
 	}
 	appendStringInfoChar(out, ']');
 }
@@ -428,6 +441,7 @@ Expand(StringInfo out, const char *text, const Expansion *x)
 		}
 		appendBinaryStringInfo(out, text, brace - text);
 		AppendValue(out, x, which);
+		RequireSize(out);
 		text = brace + length + 2;
 	}
 	appendStringInfoString(out, text);

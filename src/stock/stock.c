@@ -113,6 +113,33 @@ Reserve(ChangeKind kind, const CacheKey *key, uint64 generation, int64 limit,
 }
 
 /*
+ * StockShut keeps the stock of an entry from all others until this transaction ends:
+ * whoever wants some has to count the coupons first, and cannot while a unit is
+ * pending.  So nobody takes from a number that is about to be wrong, not even in the
+ * moment between the commit and its notice here.
+ */
+void
+StockShut(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	ChangesMakeRoom();
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	entry = CacheFind(key);
+	if (entry != NULL && entry->state == CACHE_READY)
+	{
+		entry->recount = true;
+		pg_atomic_fetch_add_u64(&entry->pending, 1);
+		pg_atomic_fetch_add_u64(&entry->issued, 1);
+		ChangesAddUnits(CHANGE_SHUT, entry, 1);
+	}
+	else if (entry != NULL)
+		entry->generation = CacheNextGeneration();	/* what is being loaded is old */
+	LWLockRelease(lock);
+}
+
+/*
  * StockReserve takes units of the entry's quota for this transaction, if the
  * entry still has the generation that the caller has looked at.
  */
@@ -229,6 +256,19 @@ WaitUntilDrained(CacheEntry *entry)
 		ConditionVariableTimedSleep(&entry->drained, left, PG_WAIT_EXTENSION);
 	}
 	ConditionVariableCancelSleep();
+}
+
+/*
+ * StockWaitForOthers waits until nobody else has units of an entry that this
+ * transaction has shut; raises VC008 after coupon.gate_timeout.
+ */
+void
+StockWaitForOthers(const CacheKey *key)
+{
+	CacheEntry *entry = FindPinned(key);
+
+	if (entry != NULL && ChangesUnits(entry) > 0)
+		WaitUntilDrained(entry);
 }
 
 /*

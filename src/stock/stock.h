@@ -32,6 +32,8 @@ extern StockResult StockReserve(const CacheKey *key, uint64 generation,
 								int64 want, bool partial, int64 *got);
 extern StockResult StockReserveUpTo(const CacheKey *key, int64 limit,
 									int64 want, bool partial, int64 *got);
+extern void StockShut(const CacheKey *key);
+extern void StockWaitForOthers(const CacheKey *key);
 extern void StockTakeBack(const CacheKey *key, int64 n);
 extern StockResult StockLower(const CacheKey *key, int64 limit, int64 n);
 extern bool StockCloseGate(const CacheKey *key);

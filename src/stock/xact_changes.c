@@ -46,7 +46,7 @@ typedef struct ChangeRecord
 {
 	ChangeKind	kind;
 	SubTransactionId subid;
-	CacheEntry *entry;			/* of RESERVED and LOWERED; it cannot leave while n > 0 */
+	CacheEntry *entry;			/* of RESERVED, LOWERED and SHUT; it cannot leave while n > 0 */
 	int64		n;				/* of these: units */
 	Oid			relation;
 	int64		template_id;
@@ -191,8 +191,8 @@ static void
 LowerPending(CacheEntry *entry, int64 n)
 {
 	pg_atomic_fetch_sub_u64(&entry->pending, n);
-	/* The atomic is a full barrier, as the setting of gated is before. */
-	if (entry->gated)
+	/* The atomic is a full barrier, as the setting of either is before. */
+	if (entry->gated || entry->recount)
 		ConditionVariableBroadcast(&entry->drained);
 }
 
@@ -236,7 +236,8 @@ SumUnits(ChangeKind kind, const CacheEntry *entry)
 int64
 ChangesUnits(const CacheEntry *entry)
 {
-	return SumUnits(CHANGE_RESERVED, entry) + SumUnits(CHANGE_LOWERED, entry);
+	return SumUnits(CHANGE_RESERVED, entry) + SumUnits(CHANGE_LOWERED, entry) +
+		SumUnits(CHANGE_SHUT, entry);
 }
 
 /*
@@ -420,6 +421,9 @@ FinishRecord(const ChangeRecord *record, bool commit)
 				FinishLowering(record);
 			else
 				GiveBack(record->entry, record->n);
+			break;
+		case CHANGE_SHUT:
+			GiveBack(record->entry, record->n);
 			break;
 		case CHANGE_CREATED:
 		case CHANGE_EDITED:

@@ -11,6 +11,7 @@ typedef enum ChangeKind
 {
 	CHANGE_RESERVED,			/* n units of stock taken for coupons */
 	CHANGE_LOWERED,			/* n units that leave the total at commit */
+	CHANGE_SHUT,			/* n units that only keep others out */
 	CHANGE_CREATED,			/* a template inserted */
 	CHANGE_EDITED,			/* a template, or its quota, changed */
 	CHANGE_TAKEN_OUT,		/* all units of a template lowered, and none issued */

@@ -20,6 +20,7 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -42,6 +43,7 @@ PG_FUNCTION_INFO_V1(coupon_task_create);
 PG_FUNCTION_INFO_V1(coupon_task_submit);
 PG_FUNCTION_INFO_V1(coupon_task_cancel);
 
+#define MAX_NAME 200			/* characters, as the CHECK has it */
 #define MAX_FIRST_ROW INT64CONST(1000000000000)
 
 static const char *const state_names[] = {
@@ -335,6 +337,11 @@ CheckCreateArguments(FunctionCallInfo fcinfo)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("name must not be empty")));
+	if (pg_mbstrlen_with_len(VARDATA_ANY(PG_GETARG_TEXT_PP(0)),
+							 VARSIZE_ANY_EXHDR(PG_GETARG_TEXT_PP(0))) > MAX_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("name is longer than %d characters", MAX_NAME)));
 	if (PG_GETARG_INT64(3) < 1 || PG_GETARG_INT64(3) > MAX_FIRST_ROW)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),

@@ -268,6 +268,22 @@ Forget(const CacheKey *key)
 	LWLockRelease(lock);
 }
 
+/*
+ * TemplateNoteCreated notes that this transaction has inserted a template.  Under an
+ * id that was in use before there may be an entry, whose numbers mean the last one.
+ */
+void
+TemplateNoteCreated(Oid relation, int64 template_id)
+{
+	CacheKey	key;
+
+	if (!CacheIsAttached() || ChangesHas(CHANGE_CREATED, template_id))
+		return;
+	CacheMakeKey(&key, relation, template_id);
+	StockShut(&key);
+	ChangesAdd(CHANGE_CREATED, relation, template_id);
+}
+
 /* Make the entry's place; returns its generation, and whether to count. */
 static uint64
 ReservePlace(const CacheKey *key, bool *count)
@@ -388,7 +404,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 			 * Inserted by a statement that has not reached its AFTER triggers
 			 * yet: ours alone.
 			 */
-			ChangesAdd(CHANGE_CREATED, key->relation, key->template_id);
+			TemplateNoteCreated(key->relation, key->template_id);
 			Forget(key);
 			return true;
 		}

@@ -97,6 +97,7 @@ extern bool TemplateReadRow(int64 template_id, Snapshot snapshot,
 							TemplateRow *row);
 extern int64 TemplateCountIssued(int64 template_id, const TemplateRow *row,
 								 Snapshot snapshot);
+extern void TemplateNoteCreated(Oid relation, int64 template_id);
 extern bool TemplateLoad(int64 template_id, bool count_again);
 extern void TemplateLockLoader(int64 template_id, LOCKMODE mode);
 extern void TemplateUnlockLoader(int64 template_id, LOCKMODE mode);

@@ -230,15 +230,58 @@ StampUpdate(TriggerData *trigger)
 									 &now, &null);
 }
 
+/*
+ * Every template of this database that is in shared memory.  One that is not can
+ * only come there by a look at the table, which is locked.
+ */
+static bool
+NextKey(Oid relation, int *slot, CacheKey *key)
+{
+	CacheEntry *entry;
+
+	if (!CacheIsAttached())
+		return false;
+	while ((entry = CacheSlot((*slot)++)) != NULL)
+	{
+		*key = entry->key;
+		if (entry->state != CACHE_FREE && key->database == MyDatabaseId &&
+			key->relation == relation)
+			return true;
+	}
+	return false;
+}
+
+/* From now on no claim takes stock, ... */
+static void
+ShutAll(Oid relation)
+{
+	CacheKey	key;
+
+	for (int slot = 0; NextKey(relation, &slot, &key);)
+		StockShut(&key);
+}
+
+/* ... and here those that have taken some have ended. */
+static void
+WaitForAll(Oid relation)
+{
+	CacheKey	key;
+
+	for (int slot = 0; NextKey(relation, &slot, &key);)
+		StockWaitForOthers(&key);
+}
+
 static void
 GuardTemplateTruncate(Oid relation)
 {
 	QueryScope	scope;
 
+	ShutAll(relation);
 	if (!TriggerIsReplica())
 	{
+		WaitForAll(relation);
 		QueryBegin(&scope);
-		QueryRun(&lock_coupons, NULL, NULL);	/* waits for open claims */
+		QueryRun(&lock_coupons, NULL, NULL);	/* and for rows by hand */
 		QueryEnd(&scope);
 		if (Ask(&any_coupon, NULL))
 			ereport(ERROR,
@@ -280,7 +323,7 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 		if (!TriggerIsReplica() && RoleIsBound())
 			RefuseUsedId(id);
 		IdObserve(id);
-		ChangesAdd(CHANGE_CREATED, relation, id);
+		TemplateNoteCreated(relation, id);
 	}
 	else if (stored != id && !TriggerIsReplica())
 		ereport(ERROR,
