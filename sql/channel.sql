@@ -138,6 +138,7 @@ FROM unnest(ARRAY[
     $$'sms', 'http://h', body_template => '{address}', batch_size => 2$$, $$'sms', 'http://h', mail_from => 'a@b'$$,
     $$'sms', 'http://h', username => 'u'$$, $$'sms', 'http://h', password => 'p'$$, $$'sms', 'http://h', username => 'a:b', password => 'p'$$, $$'sms', 'http://h', username => '', password => 'p'$$,
     $$'sms', 'http://h', username => E'a\n', password => 'p'$$, $$'sms', 'http://h', username => 'a', password => E'p\r'$$, $$'sms', 'http://h', username => repeat('u', 1001), password => 'p'$$,
+    $$'sms', 'http://h', username => 'u', password => 'p'$$, $$'sms', 'http://h', headers => '{"Authorization": "Bearer t"}'$$, $$'sms', 'http://127.0.0.1.h', headers => '{"X-Api-Key": "k"}'$$, $$'sms', 'http://localhost.h:80', headers => '{"token": "k"}'$$,
     $$'sms', 'http://h', batch_size => 0$$, $$'sms', 'http://h', batch_size => 1001$$, $$'sms', 'http://h', batch_size => NULL$$, $$'sms', 'http://h', max_in_flight => 0$$, $$'sms', 'http://h', max_in_flight => 1025$$, $$'sms', 'http://h', max_in_flight => NULL$$,
     $$'sms', 'http://h', timeout => '99 ms'$$, $$'sms', 'http://h', timeout => '10 min 1 s'$$, $$'sms', 'http://h', timeout => '-1 s'$$, $$'sms', 'http://h', timeout => '1 day -23:59:59'$$, $$'sms', 'http://h', timeout => NULL$$, $$'sms', 'http://h', enabled => NULL$$,
     $$'email', 'smtp://h'$$, $$'email', 'smtps://h', mail_from => ''$$, $$'email', 'smtp://h', mail_from => 'a'$$, $$'email', 'smtp://h', mail_from => 'Shop <a@b>'$$, $$'email', 'smtp://h', mail_from => E'a@b\r\nBcc: c@d'$$, $$'email', 'smtp://h', mail_from => 'a@b@c'$$, $$'email', 'smtp://h', mail_from => '@b'$$, $$'email', 'smtp://h', mail_from => 'a@'$$,
@@ -158,6 +159,7 @@ SELECT left(a, 90) AS arguments, b.state, b.message
 FROM unnest(ARRAY[
     $$'ch4', 'http://[::1]:65535/x#y'$$, $$'ch4', 'http://h/' || repeat('x', 1991)$$, $$'ch4', 'https://127.1?to=a@b'$$, $$'ch4', 'http://h', headers => '{}'$$, $$'ch4', 'http://h', headers => (SELECT jsonb_object_agg('h' || i, 'x') FROM generate_series(1, 32) i)$$,
     $$'ch4', 'http://h', secret => 'whsec_' || translate(encode(repeat('x', 64)::bytea, 'base64'), E'\n', '')$$, $$'ch4', 'http://h', body_template => '{recipients}{ not one }{}{1}', batch_size => 1000, max_in_flight => 1024, timeout => '10 min'$$,
+    $$'ch4', 'http://LOCALHOST:80/x', username => 'u', password => 'p'$$, $$'ch4', 'http://[::1]/x', username => 'u', password => 'p'$$, $$'ch4', 'http://127.3.2.1?x', headers => '{"Authorization": "t"}'$$, $$'ch4', 'https://h', username => 'u', password => 'p'$$,
     $$'ch4', 'http://h', timeout => '100 ms', enabled => false$$, $$'ch4', 'smtps://h', mail_from => 'a@b', headers => '{}'$$
 ]) WITH ORDINALITY AS t (a, n), attempt('SELECT coupon_channel_set(' || a || ')') AS b ORDER BY n;
 SELECT * FROM attempt($$SELECT coupon_message_set('test', 'ch4', '', 'b')$$);

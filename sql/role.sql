@@ -56,6 +56,13 @@ SELECT id FROM coupon_template ORDER BY id;
 UPDATE coupon_template SET name = 'mine now' WHERE id = 601;
 INSERT INTO coupon_template (shop_number, name, discount_value) VALUES (72, 'theirs', 1);
 INSERT INTO coupon_template (id, shop_number, name, discount_value, total_stock) VALUES (603, 71, 'ours', 1, 5) RETURNING id;
+-- a draft is not for applications
+SELECT count(*) FROM coupon_template_get(603);
+RESET ROLE;
+SET ROLE regress_shop;
+SELECT count(*) FROM coupon_template_get(603);
+RESET ROLE;
+SET ROLE regress_operator;
 UPDATE coupon_template SET shop_number = 72 WHERE id = 603;
 UPDATE coupon_template SET total_stock = 4 WHERE id = 603;
 DELETE FROM coupon_template WHERE id = 603;

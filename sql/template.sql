@@ -30,13 +30,22 @@ INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{
 INSERT INTO coupon_template (name, discount_value, status) VALUES ('x', 1, 'open');
 INSERT INTO coupon_template (name, discount_value, category) VALUES ('x', 1, 'x');
 INSERT INTO coupon_template (name, discount_value, open_to) VALUES ('x', 1, 'x');
+INSERT INTO coupon_template (name, discount_value, category, open_to) VALUES ('x', 1, 'new_user', 'anyone');
+INSERT INTO coupon_template (name, discount_value, category, open_to) VALUES ('x', 1, 'task', 'registration');
 INSERT INTO coupon_template (name, discount_value, issuer) VALUES ('x', 1, 'shop');
 INSERT INTO coupon_template (name, discount_value, refund_policy) VALUES ('x', 1, 'x');
 INSERT INTO coupon_template (name, discount_value, shop_number) VALUES ('x', 1, 0);
 INSERT INTO coupon_template (name, total_stock) VALUES ('x', 1);
 
 \set VERBOSITY default
+-- who may get it follows the category
+BEGIN;
+INSERT INTO coupon_template (name, discount_value, category) VALUES ('p', 1, 'promotion'), ('n', 1, 'new_user'), ('t', 1, 'task');
+INSERT INTO coupon_template (name, discount_value, category, open_to) VALUES ('c', 1, 'new_user', 'code'), ('r', 1, 'promotion', 'registration');
+SELECT name, category, open_to FROM coupon_template WHERE id <> 100 ORDER BY id;
+ROLLBACK;
 -- once issued, what a coupon is worth is frozen; the rest is not
+UPDATE coupon_template SET refund_policy = 'keep' WHERE id = 100;
 UPDATE coupon_template SET discount_value = 20 WHERE id = 100;
 UPDATE coupon_template SET threshold_amount = 5, name = 'x' WHERE id = 100;
 UPDATE coupon_template SET goods_ids = '{1}' WHERE id = 100;

@@ -1,10 +1,10 @@
 INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value, status, category, receive_start, receive_end, per_user_limit) VALUES
     (500, 7, 'shop', 10, 10, 'published', 'promotion', '2020-01-01', 'infinity', 9),
-    (501, NULL, 'platform', 1, 10, 'published', 'task', '2020-01-01', 'infinity', 1),
+    (501, NULL, 'platform', 1, 10, 'published', 'promotion', '2020-01-01', 'infinity', 1),
     (502, NULL, 'soon', NULL, 10, 'published', 'promotion', '2090-01-01', 'infinity', 1),
     (503, NULL, 'over', NULL, 10, 'published', 'promotion', '2020-01-01', '2021-01-01', 1),
     (504, NULL, 'off', NULL, 10, 'offline', 'promotion', '2020-01-01', 'infinity', 1),
-    (505, 8, 'other', NULL, 10, 'published', 'promotion', '2020-01-01', 'infinity', 1);
+    (505, 8, 'other', NULL, 10, 'published', 'task', '2020-01-01', 'infinity', 1);
 SELECT count(*) FROM generate_series(1, 5) g, coupon_receive(500, 42 + g - g);
 SELECT code FROM coupon_receive(501, 42);
 

@@ -31,7 +31,7 @@ await("count(*) = 300 FROM coupon_notification_history WHERE id IN ($ids) AND st
 my $reminders = reminders_due('ch4', 1, 50);
 await(q{count(*) = 50 FROM coupon_notification_history WHERE kind = 'reminder' AND state = 'delivered'}, 'nor do reminders');
 my $worker = sql(q{SELECT pid FROM coupon_stat_worker WHERE kind = 'worker' AND database = 'postgres'});
-cmp_ok(scalar(grep { (readlink($_) || '') =~ /^socket:/ } glob("/proc/$worker/fd/*")), '<', $limit / 3, 'descriptors are left');
+cmp_ok(scalar(grep { (readlink($_) || '') =~ /^socket:/ } glob("/proc/$worker/fd/*")), '<', $limit / 2, 'descriptors are left');
 is(sql(q{SELECT errors FROM coupon_stat_worker WHERE kind = 'worker' AND database = 'postgres'}), '0', 'no job has failed');
 is(sql(q{SELECT count(*) FROM coupon_notification WHERE attempts > 1}), '0', 'and nothing was tried in vain');
 $node->stop('immediate');

@@ -59,13 +59,13 @@ SocketsDescriptor(void)
 
 /*
  * SocketsMost returns how many connections may be open, idle ones included: a
- * quarter of the descriptors that fd.c finds safe for the process.  To look up a
- * name takes up to two more for a moment.
+ * third of the descriptors that fd.c finds safe for the process.  One for which a
+ * name is still looked up takes two.
  */
 int
 SocketsMost(void)
 {
-	return Max(max_safe_fds / 4, 1);
+	return Max(max_safe_fds / 3, 1);
 }
 
 /*
@@ -77,7 +77,7 @@ SocketsMost(void)
 void
 SocketsReserve(void)
 {
-	int			wanted = Min(open_sockets, SocketsMost());
+	int			wanted = Min(open_sockets, max_safe_fds / 4);
 
 	for (; reserved_sockets < wanted; reserved_sockets++)
 		ReserveExternalFD();

@@ -9,7 +9,7 @@ CREATE TABLE @extschema@.coupon_template (
     name             text NOT NULL CHECK (name <> '' AND char_length(name) <= 200),
     category         text NOT NULL DEFAULT 'promotion'
                      CHECK (category IN ('promotion', 'new_user', 'task')),
-    open_to          text NOT NULL DEFAULT 'anyone'
+    open_to          text NOT NULL
                      CHECK (open_to IN ('anyone', 'registration', 'task', 'code')),
     status           text NOT NULL DEFAULT 'draft'
                      CHECK (status IN ('draft', 'published', 'offline')),
@@ -38,6 +38,9 @@ CREATE TABLE @extschema@.coupon_template (
     image_url        text CHECK (char_length(image_url) <= 2000),
     created_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
     updated_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    CONSTRAINT coupon_template_open_to_of_category
+        CHECK (category = 'promotion' OR open_to = 'code'
+               OR open_to = CASE category WHEN 'new_user' THEN 'registration' ELSE 'task' END),
     CONSTRAINT coupon_template_receive_window CHECK (receive_end > receive_start),
     CONSTRAINT coupon_template_use_window CHECK (use_end > COALESCE(use_start, '-infinity')),
     CONSTRAINT coupon_template_use_start_needs_end CHECK (use_start IS NULL OR use_end IS NOT NULL),
@@ -47,7 +50,7 @@ CREATE TABLE @extschema@.coupon_template (
 );
 COMMENT ON TABLE @extschema@.coupon_template IS 'what can be claimed';
 COMMENT ON COLUMN @extschema@.coupon_template.shop_number IS 'null: of the platform, for every shop';
-COMMENT ON COLUMN @extschema@.coupon_template.open_to IS 'who may get it how: anyone by coupon_receive, the others by their own verb';
+COMMENT ON COLUMN @extschema@.coupon_template.open_to IS 'who may get it how: anyone by coupon_receive, the others by their own verb; left out, it follows the category';
 COMMENT ON COLUMN @extschema@.coupon_template.receive_start IS 'the window [receive_start, receive_end) in which it can be claimed';
 COMMENT ON COLUMN @extschema@.coupon_template.total_stock IS 'null: unlimited';
 COMMENT ON COLUMN @extschema@.coupon_template.discount_value IS 'an amount of money, or per cent of the price';
@@ -70,7 +73,7 @@ COMMENT ON FUNCTION @extschema@.coupon_template_guard() IS
 -- Last of the row triggers by name, so that it sees what is really stored.
 CREATE TRIGGER zz_coupon_template_created AFTER INSERT OR UPDATE ON @extschema@.coupon_template
     FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_template_guard();
-CREATE TRIGGER zz_coupon_template_guard BEFORE UPDATE OR DELETE ON @extschema@.coupon_template
+CREATE TRIGGER zz_coupon_template_guard BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.coupon_template
     FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_template_guard();
 CREATE TRIGGER zz_coupon_template_truncate BEFORE TRUNCATE ON @extschema@.coupon_template
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_template_guard();

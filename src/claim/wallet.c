@@ -11,9 +11,12 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 
 #include "base/args.h"
+#include "base/catalog.h"
 #include "base/errors.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
@@ -49,8 +52,9 @@ PG_FUNCTION_INFO_V1(coupon_wallet_count);
 static OwnerQuery template_get = {
 	TEMPLATE_COLUMNS
 	"t.id OPERATOR(pg_catalog.=) $1"
-	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($2)) OFFSET 0) x",
-	2, {INT8OID, INT8ARRAYOID}
+	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($2))"
+	" AND ($3 OR t.status OPERATOR(pg_catalog.<>) 'draft'::pg_catalog.text) OFFSET 0) x",
+	3, {INT8OID, INT8ARRAYOID, BOOLOID}
 };
 
 static OwnerQuery browse = {
@@ -134,16 +138,20 @@ coupon_stock_left(PG_FUNCTION_ARGS)
 
 /*
  * coupon_template_get(template_id): the template, its stock left and whether
- * it can be claimed now; no row where there is none.
+ * it can be claimed now; no row where there is none, or for an application a draft.
  */
 Datum
 coupon_template_get(PG_FUNCTION_ARGS)
 {
-	Datum		values[2];
-	char		nulls[2];
+	Datum		values[3];
+	char		nulls[3];
 
 	PassArg(fcinfo, 0, values, nulls, 0);
 	RoleBoundShops(&values[1], &nulls[1]);
+	/* Drafts are for those who can read the table, not for applications. */
+	values[2] = BoolGetDatum(pg_class_aclcheck(CatalogGet()->template_table, GetUserId(),
+											   ACL_SELECT) == ACLCHECK_OK);
+	nulls[2] = ' ';
 	return QueryMaterialize(fcinfo, &template_get, values, nulls);
 }
 

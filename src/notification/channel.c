@@ -151,7 +151,8 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	ChannelCheckSpec(spec);
 	ChannelCheckTimeout(PG_GETARG_DATUM(ARG_TIMEOUT));
 	/* What the worker will make of it. */
-	(void) RenderChannelMake(spec->secret, headers, spec->body_template, spec->mail_from);
+	ChannelCheckPlain(spec, RenderChannelMake(spec->secret, headers, spec->body_template,
+											  spec->mail_from));
 }
 
 /*

@@ -339,6 +339,55 @@ ChannelCheckSpec(ChannelSpec *spec)
 		CheckBodyTemplate(spec);
 }
 
+/* Whether a host, with or without a port, is this machine by its name alone. */
+static bool
+IsLoopback(const char *host)
+{
+	size_t		length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/?#");
+
+	return pg_strncasecmp(host, "localhost", Max(length, strlen("localhost"))) == 0 ||
+		strncmp(host, "[::1]", Max(length, strlen("[::1]"))) == 0 ||
+		(strncmp(host, "127.", strlen("127.")) == 0 && strspn(host, "0123456789.") == length);
+}
+
+/* Whether a header is one to log in with, by what its name says. */
+static bool
+IsCredential(const char *header)
+{
+	static const char *const words[] = {"auth", "cookie", "key", "token", "secret", "password"};
+	char	   *name = pnstrdup(header, strcspn(header, ":"));
+
+	for (char *p = name; *p != '\0'; p++)
+		*p = pg_tolower((unsigned char) *p);
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		if (strstr(name, words[i]) != NULL)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * ChannelCheckPlain refuses to send a password or token over plain http to another
+ * machine.
+ */
+void
+ChannelCheckPlain(const ChannelSpec *spec, const RenderChannel *channel)
+{
+	bool		tells = spec->username != NULL;
+
+	if (strncmp(spec->endpoint, "http://", strlen("http://")) != 0 ||
+		IsLoopback(spec->endpoint + strlen("http://")))
+		return;
+	for (int i = 0; i < channel->nheaders - channel->nown; i++)
+		tells = tells || IsCredential(channel->headers[i]);
+	if (tells)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a password or token would be sent in plain text"),
+				 errhint("Use https://; http:// with one is for this machine alone.")));
+}
+
 /*
  * ChannelCheckTimeout checks an interval.
  */

@@ -7,6 +7,8 @@
 
 #include "fmgr.h"
 
+#include "render/request.h"
+
 /* A channel as coupon_channel_set is asked for; NULL: not given. */
 typedef struct ChannelSpec
 {
@@ -26,6 +28,7 @@ extern const char *ChannelArg(FunctionCallInfo fcinfo, int arg);
 extern const char *ChannelKindArg(FunctionCallInfo fcinfo, int arg);
 extern const char *ChannelAddressArg(FunctionCallInfo fcinfo, int arg);
 extern void ChannelCheckSpec(ChannelSpec *spec);
+extern void ChannelCheckPlain(const ChannelSpec *spec, const RenderChannel *channel);
 extern void ChannelCheckTimeout(Datum timeout);
 extern void ChannelCheckMessage(const char *subject, const char *body);
 

@@ -358,12 +358,23 @@ RowsLoadUserFilter(int64 template_id, int64 upto)
 	return read;
 }
 
+/* Whether the row in a slot was inserted by this transaction. */
+static bool
+IsOwnRow(TupleTableSlot *slot)
+{
+	HeapTupleHeader header = ExecFetchSlotHeapTuple(slot, false, NULL)->t_data;
+
+	/* A frozen row keeps a number that comes again some day. */
+	return !HeapTupleHeaderXminFrozen(header) &&
+		TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(header));
+}
+
 /*
  * RowsTemplateExists tells whether there is such a template, as committed now, for
- * the price of one index probe.
+ * the price of one index probe; own: whether this transaction has written its row.
  */
 bool
-RowsTemplateExists(int64 template_id)
+RowsTemplateExists(int64 template_id, bool *own)
 {
 	ScanKeyData key;
 	RowScan		rs;
@@ -375,6 +386,7 @@ RowsTemplateExists(int64 template_id)
 	KeyInt8(&key, 1, BTEqualStrategyNumber, F_INT8EQ, template_id);
 	BeginScan(&rs, templates, primary_key, snapshot, &key, 1, false);
 	found = NextRow(&rs, ForwardScanDirection);
+	*own = found && IsOwnRow(rs.slot);
 	EndScan(&rs);
 	UnregisterSnapshot(snapshot);
 	return found;

@@ -40,6 +40,6 @@ extern void RowsWaitFor(const RowsOpenClaim *open);
 extern int64 RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 							 Snapshot snapshot);
 extern int64 RowsLoadUserFilter(int64 template_id, int64 upto);
-extern bool RowsTemplateExists(int64 template_id);
+extern bool RowsTemplateExists(int64 template_id, bool *own);
 
 #endif							/* COUPON_ROWS_H */

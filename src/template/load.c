@@ -67,8 +67,7 @@ static OwnerQuery read_template = {
 	"   WHERE s.template_id OPERATOR(pg_catalog.=) t.id"
 	"   AND s.holder OPERATOR(pg_catalog.=) 0),"
 	" (SELECT w.upto FROM %1$s.coupon_watermark w"
-	"   WHERE w.holder OPERATOR(pg_catalog.=) 0),"
-	" t.xmin"
+	"   WHERE w.holder OPERATOR(pg_catalog.=) 0)"
 	" FROM %1$s.coupon_template t WHERE t.id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
 };
@@ -120,7 +119,7 @@ CheckColumns(void)
 {
 	static const Oid types[] = {
 		TEXTOID, TEXTOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, INT8OID,
-		INTERVALOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, INT8OID, XIDOID
+		INTERVALOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID, INT8OID
 	};
 
 	for (int i = 0; i < lengthof(types); i++)
@@ -185,7 +184,6 @@ TemplateReadRow(int64 template_id, Snapshot snapshot, TemplateRow *row)
 			DatumGetInt64(total) - row->others;
 		row->folded = ColumnInt8(12, 0);
 		row->watermark = ColumnInt8(13, 0);
-		row->own = TransactionIdIsCurrentTransactionId(DatumGetTransactionId(QueryValue(0, 14, &isnull)));
 	}
 	QueryEnd(&scope);
 	return found;
@@ -368,9 +366,9 @@ Count(int64 template_id, const TemplateRow *row, Snapshot snapshot, bool *filter
 	return none ? row->folded : TemplateCountIssued(template_id, row, snapshot);
 }
 
-/* The loader's work, with its lock held; false where there is no template. */
+/* The loader's work, with its lock held; false where there is no template.  own: its row is ours. */
 static bool
-LoadLocked(const CacheKey *key, bool count_again)
+LoadLocked(const CacheKey *key, bool count_again, bool own)
 {
 	bool		published = false;
 	bool		found = true;
@@ -398,7 +396,7 @@ LoadLocked(const CacheKey *key, bool count_again)
 		if (found && count)
 			issued = Count(key->template_id, &row, now.snapshot, &filter_complete);
 		CountSnapshotRelease(&now);
-		if (found && row.own && !ChangedHere(key->template_id))
+		if (found && own && !ChangedHere(key->template_id))
 		{
 			/*
 			 * Inserted by a statement that has not reached its AFTER triggers
@@ -444,11 +442,12 @@ TemplateLoad(int64 template_id, bool count_again)
 {
 	CacheKey	key;
 	bool		found = true;
+	bool		own;
 
 	/* The loader lock does not keep processes of one query from each other. */
 	PreventCommandIfParallelMode("loading of a coupon template");
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
-	if (!RowsTemplateExists(template_id))
+	if (!RowsTemplateExists(template_id, &own))
 	{
 		if (StockRead(&key, &(StockNumbers) {0}))
 			Forget(&key);
@@ -463,7 +462,7 @@ TemplateLoad(int64 template_id, bool count_again)
 		if (count_again)
 			RefuseOwnUnits(&key);
 		gated = count_again && StockCloseGate(&key);
-		found = LoadLocked(&key, count_again);
+		found = LoadLocked(&key, count_again, own);
 		if (gated)
 			StockOpenGate(&key);
 	}

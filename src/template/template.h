@@ -90,7 +90,6 @@ typedef struct TemplateRow
 	int64		quota;			/* of this database: the rest of the total */
 	int64		folded;
 	int64		watermark;
-	bool		own;			/* written by this very transaction */
 } TemplateRow;
 
 extern bool TemplateReadRow(int64 template_id, Snapshot snapshot,

@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(coupon_stock_guard);
 /* What a coupon is worth: fixed once one has been issued. */
 static const char *const frozen_columns[] = {
 	"shop_number", "issuer", "discount_kind", "discount_value",
-	"threshold_amount", "max_discount", "goods_ids"
+	"threshold_amount", "max_discount", "goods_ids", "refund_policy"
 };
 
 static OwnerQuery any_coupon_of_template = {
@@ -230,6 +230,29 @@ StampUpdate(TriggerData *trigger)
 									 &now, &null);
 }
 
+/* open_to, where it is left out, is that of the category. */
+static HeapTuple
+FillOpenTo(TriggerData *trigger)
+{
+	HeapTuple	row = trigger->tg_trigtuple;
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	int			column = SPI_fnumber(desc, "open_to");
+	const char *category;
+	Datum		open_to;
+	bool		isnull;
+
+	(void) TriggerColumn(trigger, row, "open_to", &isnull);
+	if (!isnull)
+		return row;
+	category = SPI_getvalue(row, desc, SPI_fnumber(desc, "category"));
+	if (category == NULL)
+		return row;				/* a constraint refuses that */
+	open_to = CStringGetTextDatum(strcmp(category, "new_user") == 0 ? "registration" :
+								  strcmp(category, "task") == 0 ? "task" : "anyone");
+	isnull = false;
+	return heap_modify_tuple_by_cols(row, desc, 1, &column, &open_to, &isnull);
+}
+
 /*
  * Every template of this database that is in shared memory.  One that is not can
  * only come there by a look at the table, which is locked.
@@ -334,7 +357,7 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 
 /*
  * coupon_template_guard(): on coupon_template, AFTER INSERT and UPDATE, BEFORE
- * UPDATE and DELETE for each row, BEFORE TRUNCATE.
+ * INSERT, UPDATE and DELETE for each row, BEFORE TRUNCATE.
  */
 Datum
 coupon_template_guard(PG_FUNCTION_ARGS)
@@ -349,6 +372,8 @@ coupon_template_guard(PG_FUNCTION_ARGS)
 		return PointerGetDatum(NULL);
 	}
 
+	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event) && TRIGGER_FIRED_BEFORE(trigger->tg_event))
+		return PointerGetDatum(FillOpenTo(trigger));
 	id = TriggerInt8(trigger, trigger->tg_trigtuple, "id", 0);
 	if (TRIGGER_FIRED_AFTER(trigger->tg_event))
 		return NoteTemplate(trigger, relation, id);
