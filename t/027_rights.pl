@@ -163,6 +163,27 @@ for my $by ('REVOKE team FROM bob', 'ALTER ROLE bob NOINHERIT', q{SELECT coupon_
 	$holding->quit;
 	sql('GRANT team TO bob; ALTER ROLE bob INHERIT') unless $by =~ /DROP/;
 }
+# Revoked amid a statement that has asked for it before, and for another role since.
+sql(q{
+	CREATE ROLE one; CREATE ROLE two; CREATE ROLE atk LOGIN; GRANT one, two TO atk;
+	SELECT coupon_grant('one', 'operator', 10), coupon_grant('two', 'operator', 10)});
+{
+	my ($stop, $stdin, $stdout, $stderr) = ($node->background_psql('postgres'), '', '', '');
+	$stop->query_safe('SELECT pg_advisory_lock(20)');
+	my $asking = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-U', 'atk', '-c', q{
+		DO $$DECLARE a bigint; b bigint; BEGIN
+			SET LOCAL ROLE one; a := coupon_stock_left(111);
+			SET LOCAL ROLE two; PERFORM coupon_shop_allowed(10);
+			PERFORM pg_advisory_lock(20);
+			SET LOCAL ROLE one; b := coupon_stock_left(111);
+			RAISE NOTICE 'before % after %', a, b; END$$} ], \$stdin, \$stdout, \$stderr);
+	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}), 'it waits');
+	sql(q{SELECT coupon_grant_revoke('one', 'operator', 10)});
+	$stop->query_safe('SELECT pg_advisory_unlock(20)');
+	$stop->quit;
+	$asking->finish;
+	like($stderr, qr/before <NULL> after <NULL>/, 'revoked amid a statement: it sees nothing more');
+}
 # By hand: all shops are seen by who may execute coupon_shop_allowed.
 sql('CREATE ROLE hand LOGIN; GRANT EXECUTE ON FUNCTION coupon_receive(bigint, bigint, text, text) TO hand');
 is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_found', 'by hand: no shop');

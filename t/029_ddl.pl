@@ -169,7 +169,14 @@ for my $how ([ 'raised', sub { template($_[0], 0); sql("SELECT coupon_stock_left
 	$claiming->query_safe('BEGIN; SELECT coupon_receive(77, 1)');
 	like(error_of(q{SET lock_timeout = '10s'; SET coupon.gate_timeout = '100ms'; TRUNCATE coupon_template}), qr/VC008/, 'truncated: an open claim stands in the way');
 	$claiming->query_safe('ROLLBACK');
+	# Refused at once, where coupons are there, and claims do not feel it.
+	is(claim(77, 500, 500), '0 1', 'truncated: one is claimed');
+	is($claiming->query_safe('BEGIN; SELECT code FROM coupon_receive(77, 501)'), '0', 'truncated: and one more is open');
+	like(error_of(q{SET lock_timeout = '10s'; TRUNCATE coupon_template}), qr/VC007/, 'truncated: refused');
+	is($claiming->query_safe('SELECT code FROM coupon_receive(77, 502)'), '0', 'truncated: the open one claims on');
+	$claiming->query_safe('COMMIT');
 	$claiming->quit;
+	sql('TRUNCATE user_coupon, coupon_stock, coupon_watermark');
 	sql('TRUNCATE coupon_template');
 }
 # An id that is deleted and inserted again: nobody takes from the old numbers, and none counts

@@ -58,14 +58,14 @@ SocketsDescriptor(void)
 }
 
 /*
- * SocketsMost returns how many connections may be open, idle ones included: a
- * third of the descriptors that fd.c finds safe for the process.  One for which a
- * name is still looked up takes two.
+ * SocketsMost returns how many connections may be open, idle ones included: two
+ * fifths of the descriptors that fd.c finds safe for the process, so that by default
+ * four channels may have 64 each.  One for which a name is still looked up takes two.
  */
 int
 SocketsMost(void)
 {
-	return Max(max_safe_fds / 3, 1);
+	return Max(max_safe_fds * 2 / 5, 1);
 }
 
 /*

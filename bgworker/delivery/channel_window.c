@@ -112,7 +112,10 @@ WindowLoadChannels(bool mail)
 	return any_mail;
 }
 
-/* Each channel has its share of the connections: one that hangs fills only that. */
+/*
+ * Each channel has its share of the connections: one that hangs fills only that.  One
+ * share more is for a channel that is switched on while all others are full.
+ */
 static int
 Share(void)
 {
@@ -120,7 +123,7 @@ Share(void)
 
 	for (int i = 0; i < nlanes; i++)
 		n += windows[i].channel != NULL;
-	return Max(TransferMost() / Max(n, 1), 1);
+	return Max(TransferMost() / (n + 1), 1);
 }
 
 static int
@@ -132,7 +135,10 @@ Places(const ChannelWindow *window)
 static int
 FreePlaces(const ChannelWindow *window)
 {
-	return window->channel == NULL ? 0 : Places(window) - window->in_flight;
+	if (window->channel == NULL)
+		return 0;
+	/* Others may still have more than the share that they have now. */
+	return Min(Places(window) - window->in_flight, TransferMost() - TransferInFlight());
 }
 
 /*

@@ -8,14 +8,11 @@
 
 #include "access/genam.h"
 #include "access/tableam.h"
-#include "catalog/pg_proc.h"
 #include "common/base64.h"
 #include "executor/executor.h"
 #include "parser/parse_relation.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
-#include "utils/syscache.h"
 
 #if PG_VERSION_NUM < 150000
 #error "coupon needs PostgreSQL 15 or later"
@@ -27,19 +24,6 @@
 #else
 #define CompatMyProcNumber()	(MyProc->pgprocno)
 #endif
-
-/* Whether a user has a function's EXECUTE now; false: there is no such function. */
-static inline bool
-CompatMayExecute(Oid function, Oid user)
-{
-	if (!SearchSysCacheExists1(PROCOID, ObjectIdGetDatum(function)))
-		return false;
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, user, ACL_EXECUTE) == ACLCHECK_OK;
-#else
-	return pg_proc_aclcheck(function, user, ACL_EXECUTE) == ACLCHECK_OK;
-#endif
-}
 
 /* Which transaction of this backend it is. */
 #if PG_VERSION_NUM >= 170000

@@ -33,7 +33,6 @@
 
 #include "base/array.h"
 #include "base/catalog.h"
-#include "base/compat.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
 
@@ -53,11 +52,23 @@ static Oid	binding_table = InvalidOid;
 static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
+/*
+ * Rows first, and then whether the user may execute coupon_shop_allowed ($2): both
+ * by one snapshot, since a grant that is revoked takes both away.  The caches of
+ * PostgreSQL could tell of the right when the row is gone.
+ */
 static OwnerQuery shops_of_user = {
-	"SELECT r.shop_number FROM %1$s.coupon_role r"
+	"SELECT r.shop_number, false FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
-	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
-	1, {OIDOID}
+	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)"
+	" UNION ALL SELECT NULL, true WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f,"
+	"  LATERAL pg_catalog.aclexplode(COALESCE(f.proacl,"
+	"   pg_catalog.acldefault('f'::\"char\", f.proowner))) a"
+	"  WHERE f.oid OPERATOR(pg_catalog.=) $2"
+	"  AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE'::pg_catalog.text"
+	"  AND (a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid"
+	"   OR pg_catalog.pg_has_role($1, a.grantee, 'USAGE'::pg_catalog.text)))",
+	2, {OIDOID, OIDOID}
 };
 
 static void
@@ -92,9 +103,10 @@ RoleInit(void)
 static void
 ReadBinding(Oid user)
 {
-	Datum		arg = ObjectIdGetDatum(user);
+	Datum		args[2] = {ObjectIdGetDatum(user), ObjectIdGetDatum(CatalogGet()->shop_allowed)};
 	RoleBinding fresh = {0};
 	bool		unbound = false;
+	bool		may_execute = false;
 	QueryScope	scope;
 	uint64		seen;
 	uint64		rows;
@@ -107,14 +119,16 @@ ReadBinding(Oid user)
 
 	seen = invalidations;
 	QueryBegin(&scope);
-	rows = QueryRunLatest(&shops_of_user, &arg, NULL);
+	rows = QueryRunLatest(&shops_of_user, args, NULL);
 	fresh.shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
 	for (uint64 i = 0; i < rows; i++)
 	{
 		bool		isnull;
 		Datum		shop = QueryValue(i, 1, &isnull);
 
-		if (isnull)
+		if (DatumGetBool(QueryRequired(i, 2, BOOLOID)))
+			may_execute = true;
+		else if (isnull)
 			unbound = true;
 		else
 			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
@@ -122,8 +136,7 @@ ReadBinding(Oid user)
 	QueryEnd(&scope);
 	/* Good for this call only if it changed while we were reading. */
 	fresh.user = seen == invalidations ? user : InvalidOid;
-	fresh.bound = !unbound &&
-		(fresh.nshops > 0 || !CompatMayExecute(CatalogGet()->shop_allowed, user));
+	fresh.bound = !unbound && (fresh.nshops > 0 || !may_execute);
 	binding = fresh;
 }
 

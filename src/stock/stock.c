@@ -130,6 +130,7 @@ StockShut(const CacheKey *key)
 	if (entry != NULL && entry->state == CACHE_READY)
 	{
 		entry->recount = true;
+		entry->generation = CacheNextGeneration();
 		pg_atomic_fetch_add_u64(&entry->pending, 1);
 		pg_atomic_fetch_add_u64(&entry->issued, 1);
 		ChangesAddUnits(CHANGE_SHUT, entry, 1);

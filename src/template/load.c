@@ -424,7 +424,7 @@ RefuseOwnUnits(const CacheKey *key)
 				(errcode(ERRCODE_COUPON_IN_TRANSACTION),
 				 errmsg("the coupons of template %lld must be counted anew, but this transaction holds some of its stock",
 						(long long) key->template_id),
-				 errdetail("Coupons of it were written by hand meanwhile."),
+				 errdetail("Coupons were written by hand, or templates deleted or truncated, meanwhile."),
 				 errhint("Roll back and try again.")));
 }
 

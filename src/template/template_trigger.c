@@ -295,10 +295,23 @@ WaitForAll(Oid relation)
 }
 
 static void
+RefuseIssued(void)
+{
+	if (Ask(&any_coupon, NULL))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
+				 errmsg("cannot truncate \"coupon_template\": coupons have been issued"),
+				 errhint("Truncate user_coupon, coupon_stock and coupon_watermark first.")));
+}
+
+static void
 GuardTemplateTruncate(Oid relation)
 {
 	QueryScope	scope;
 
+	/* As a rule that is seen before claims are disturbed. */
+	if (!TriggerIsReplica())
+		RefuseIssued();
 	ShutAll(relation);
 	if (!TriggerIsReplica())
 	{
@@ -306,11 +319,7 @@ GuardTemplateTruncate(Oid relation)
 		QueryBegin(&scope);
 		QueryRun(&lock_coupons, NULL, NULL);	/* and for rows by hand */
 		QueryEnd(&scope);
-		if (Ask(&any_coupon, NULL))
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
-					 errmsg("cannot truncate \"coupon_template\": coupons have been issued"),
-					 errhint("Truncate user_coupon, coupon_stock and coupon_watermark first.")));
+		RefuseIssued();
 	}
 	ChangesAdd(CHANGE_EDITED, relation, CHANGE_ALL_TEMPLATES);
 	ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
