@@ -63,7 +63,7 @@ static OwnerQuery shops_of_user = {
 	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)"
 	" UNION ALL SELECT NULL, true WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f,"
 	"  LATERAL pg_catalog.aclexplode(COALESCE(f.proacl,"
-	"   pg_catalog.acldefault('f'::\"char\", f.proowner))) a"
+	"   pg_catalog.acldefault('f'::pg_catalog.\"char\", f.proowner))) a"
 	"  WHERE f.oid OPERATOR(pg_catalog.=) $2"
 	"  AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE'::pg_catalog.text"
 	"  AND (a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid"
