@@ -184,6 +184,27 @@ sql(q{
 	$asking->finish;
 	like($stderr, qr/before <NULL> after <NULL>/, 'revoked amid a statement: it sees nothing more');
 }
+# Many roles, so that the rights on a function no longer fit into its row, and memberships that
+# come and go: never more than the shop.
+sql(q{
+	CREATE ROLE emp LOGIN; CREATE ROLE ten_app; SELECT coupon_grant('ten_app', 'application', 10); GRANT ten_app TO emp;
+	DO $$BEGIN FOR i IN 1..800 LOOP EXECUTE format('CREATE ROLE many%s', i); END LOOP;
+		EXECUTE (SELECT 'GRANT EXECUTE ON FUNCTION coupon_shop_allowed(bigint) TO ' || string_agg('many' || i, ', ') FROM generate_series(1, 800) i); END$$;
+	INSERT INTO coupon_role (role, kind, shop_number) SELECT ('many' || i)::regrole, 'application', 1000 + i FROM generate_series(1, 800) i});
+{
+	my $toggle = start_pgbench($node, '-c', 1, '-T', 300, '-f', script("REVOKE ten_app FROM emp;\nGRANT ten_app TO emp;\n"));
+	my $seen = 0;
+	for (1 .. 8)
+	{
+		my ($out) = as_role('emp', q{SELECT count(*) FILTER (WHERE l IS NOT NULL) FROM (SELECT coupon_stock_left(111 + 0 * i) AS l FROM generate_series(1, 1000) i OFFSET 0) x});
+		$seen += $out || 0;
+	}
+	stop_pgbench($node, $toggle);
+	is($seen, 0, 'memberships that come and go show no other shop');
+	sql(q{DELETE FROM coupon_role WHERE role::text LIKE 'many%';
+		DO $$BEGIN EXECUTE (SELECT 'REVOKE ALL ON FUNCTION coupon_shop_allowed(bigint) FROM ' || string_agg('many' || i, ', ') FROM generate_series(1, 800) i);
+			FOR i IN 1..800 LOOP EXECUTE format('DROP ROLE many%s', i); END LOOP; END$$});
+}
 # By hand: all shops are seen by who may execute coupon_shop_allowed.
 sql('CREATE ROLE hand LOGIN; GRANT EXECUTE ON FUNCTION coupon_receive(bigint, bigint, text, text) TO hand');
 is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_found', 'by hand: no shop');

@@ -39,6 +39,8 @@
 PG_FUNCTION_INFO_V1(coupon_role_changed);
 PG_FUNCTION_INFO_V1(coupon_shop_allowed);
 
+#define READ_TRIES 10
+
 typedef struct RoleBinding
 {
 	Oid			user;			/* InvalidOid: nothing known */
@@ -53,8 +55,8 @@ static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
 /*
- * Rows first, and then whether the user may execute coupon_shop_allowed ($2): both
- * by one snapshot, since a grant that is revoked takes both away.  The caches of
+ * Rows, and whether the user may execute coupon_shop_allowed ($2): both by one
+ * snapshot, since a grant that is revoked takes both away.  The caches of
  * PostgreSQL could tell of the right when the row is gone.
  */
 static OwnerQuery shops_of_user = {
@@ -100,27 +102,22 @@ RoleInit(void)
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 }
 
-static void
-ReadBinding(Oid user)
+/* Reads once; false: rights have changed meanwhile. */
+static bool
+TryReadBinding(Oid user, RoleBinding *fresh)
 {
 	Datum		args[2] = {ObjectIdGetDatum(user), ObjectIdGetDatum(CatalogGet()->shop_allowed)};
-	RoleBinding fresh = {0};
+	uint64		seen = invalidations;
 	bool		unbound = false;
 	bool		may_execute = false;
 	QueryScope	scope;
-	uint64		seen;
 	uint64		rows;
 
-	if (role_context == NULL)
-		role_context = AllocSetContextCreate(TopMemoryContext, "coupon role",
-											 ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(role_context);
-	binding.user = InvalidOid;
-
-	seen = invalidations;
+	memset(fresh, 0, sizeof(*fresh));
 	QueryBegin(&scope);
 	rows = QueryRunLatest(&shops_of_user, args, NULL);
-	fresh.shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
+	fresh->shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
 	for (uint64 i = 0; i < rows; i++)
 	{
 		bool		isnull;
@@ -131,12 +128,37 @@ ReadBinding(Oid user)
 		else if (isnull)
 			unbound = true;
 		else
-			fresh.shops[fresh.nshops++] = DatumGetInt64(shop);
+			fresh->shops[fresh->nshops++] = DatumGetInt64(shop);
 	}
 	QueryEnd(&scope);
-	/* Good for this call only if it changed while we were reading. */
-	fresh.user = seen == invalidations ? user : InvalidOid;
-	fresh.bound = !unbound && (fresh.nshops > 0 || !may_execute);
+	fresh->user = user;
+	fresh->bound = !unbound && (fresh->nshops > 0 || !may_execute);
+	return seen == invalidations;
+}
+
+/*
+ * Memberships are looked up more than once in a read, in caches that may be told of
+ * a change in between.  What was read amid a change is read again; where that does
+ * not end, the user sees no shop in this call.
+ */
+static void
+ReadBinding(Oid user)
+{
+	RoleBinding fresh;
+	bool		settled = false;
+
+	if (role_context == NULL)
+		role_context = AllocSetContextCreate(TopMemoryContext, "coupon role",
+											 ALLOCSET_SMALL_SIZES);
+	binding.user = InvalidOid;
+	for (int i = 0; i < READ_TRIES && !settled; i++)
+		settled = TryReadBinding(user, &fresh);
+	if (!settled)
+	{
+		fresh.user = InvalidOid;
+		fresh.bound = true;
+		fresh.nshops = 0;
+	}
 	binding = fresh;
 }
 

@@ -354,7 +354,9 @@ IsLoopback(const char *host)
 static bool
 IsCredential(const char *header)
 {
-	static const char *const words[] = {"auth", "cookie", "key", "token", "secret", "password"};
+	static const char *const words[] = {
+		"auth", "bearer", "cookie", "cred", "jwt", "key", "pass", "pwd", "secret", "session", "sig", "token"
+	};
 	char	   *name = pnstrdup(header, strcspn(header, ":"));
 
 	for (char *p = name; *p != '\0'; p++)
