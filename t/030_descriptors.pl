@@ -21,7 +21,7 @@ $node->_update_pid(1);
 
 for my $name ('sms', 'app', 'ch3')
 {
-	channel($name, 'hang', "max_in_flight => 1024, timeout => '60 s'");
+	channel($name, 'hang', "max_in_flight => 1024, timeout => '10 min'");
 	tests($name, 300, 'waits');
 }
 channel('ch4', 'ok/four', 'max_in_flight => 1024');

@@ -18,6 +18,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "base/channel_names.h"
 #include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/channel_window.h"
 
@@ -113,17 +114,13 @@ WindowLoadChannels(bool mail)
 }
 
 /*
- * Each channel has its share of the connections: one that hangs fills only that.  One
- * share more is for a channel that is switched on while all others are full.
+ * Each channel has the same share of the connections, whether others are switched on
+ * or not: one that hangs fills only that, and leaves theirs.
  */
 static int
 Share(void)
 {
-	int			n = 0;
-
-	for (int i = 0; i < nlanes; i++)
-		n += windows[i].channel != NULL;
-	return Max(TransferMost() / (n + 1), 1);
+	return Max(TransferMost() / CHANNELS, 1);
 }
 
 static int
@@ -135,10 +132,7 @@ Places(const ChannelWindow *window)
 static int
 FreePlaces(const ChannelWindow *window)
 {
-	if (window->channel == NULL)
-		return 0;
-	/* Others may still have more than the share that they have now. */
-	return Min(Places(window) - window->in_flight, TransferMost() - TransferInFlight());
+	return window->channel == NULL ? 0 : Places(window) - window->in_flight;
 }
 
 /*
