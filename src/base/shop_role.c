@@ -45,6 +45,7 @@ typedef struct RoleBinding
 {
 	Oid			user;			/* InvalidOid: nothing known */
 	bool		bound;
+	bool		by_hand;		/* not bound, only since no row was found */
 	int			nshops;
 	int64	   *shops;			/* in role_context */
 } RoleBinding;
@@ -132,32 +133,34 @@ TryReadBinding(Oid user, RoleBinding *fresh)
 	}
 	QueryEnd(&scope);
 	fresh->user = user;
-	fresh->bound = !unbound && (fresh->nshops > 0 || !may_execute);
+	fresh->by_hand = !unbound && fresh->nshops == 0 && may_execute;
+	fresh->bound = !unbound && !fresh->by_hand;
 	return seen == invalidations;
 }
 
 /*
  * Memberships are looked up more than once in a read, in caches that may be told of
- * a change in between.  What was read amid a change is read again; where that does
- * not end, the user sees no shop in this call.
+ * a change in between.  So that no row was found amid a change is not believed: it is
+ * read again, and where that does not end the user sees no shop in this call.
  */
 static void
 ReadBinding(Oid user)
 {
 	RoleBinding fresh;
-	bool		settled = false;
+	bool		settled;
+	int			tries = 0;
 
 	if (role_context == NULL)
 		role_context = AllocSetContextCreate(TopMemoryContext, "coupon role",
 											 ALLOCSET_SMALL_SIZES);
 	binding.user = InvalidOid;
-	for (int i = 0; i < READ_TRIES && !settled; i++)
+	do
 		settled = TryReadBinding(user, &fresh);
+	while (!settled && fresh.by_hand && ++tries < READ_TRIES);
 	if (!settled)
 	{
-		fresh.user = InvalidOid;
-		fresh.bound = true;
-		fresh.nshops = 0;
+		fresh.user = InvalidOid;	/* good for this call only */
+		fresh.bound |= fresh.by_hand;
 	}
 	binding = fresh;
 }
