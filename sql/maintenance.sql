@@ -79,7 +79,7 @@ SET coupon.batch_size = 100001;
 
 -- roles: an operator may call them, and how long is kept is not for operators
 CREATE ROLE regress_tidy_app; CREATE ROLE regress_tidy_operator;
-SELECT coupon_grant('regress_tidy_app', 'application'), coupon_grant('regress_tidy_operator', 'operator', 71);
+SELECT coupon_grant('regress_tidy_app', 'application'), coupon_grant('regress_tidy_operator', 'operator');
 UPDATE user_coupon SET status = 0 WHERE template_id = 900 AND user_id = 2;
 SET ROLE regress_tidy_app;
 CALL coupon_expire();
@@ -106,6 +106,13 @@ SET client_min_messages = warning;
 DROP SCHEMA regress_evil CASCADE;
 RESET client_min_messages;
 SELECT status FROM user_coupon WHERE template_id = 900 AND user_id = 2;
+-- not an operator of one shop: triggers of somebody's would show him the rows of all
+SELECT coupon_grant_revoke('regress_tidy_operator', 'operator');
+SELECT coupon_grant('regress_tidy_operator', 'operator', 71);
+SET ROLE regress_tidy_operator;
+CALL coupon_expire();
+CALL coupon_purge();
+RESET ROLE;
 SELECT coupon_grant_revoke('regress_tidy_operator', 'operator', 71);
 SET ROLE regress_tidy_operator;
 CALL coupon_purge();

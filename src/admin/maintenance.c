@@ -45,6 +45,7 @@
 #include "base/id.h"
 #include "base/owner_query.h"
 #include "base/procedure.h"
+#include "base/shop_role.h"
 #include "remind/remind.h"
 
 PG_FUNCTION_INFO_V1(coupon_expire);
@@ -192,6 +193,8 @@ BeginProcedure(FunctionCallInfo fcinfo, const char *name)
 				(errcode(ERRCODE_COUPON_IN_RECOVERY),
 				 errmsg("%s cannot run on a standby server", name),
 				 errhint("Connect to the primary server.")));
+	/* Triggers and CHECKs of somebody's would show the rows to the caller. */
+	RoleRequireUnbound("It is about rows of all shops.");
 }
 
 static BlockNumber

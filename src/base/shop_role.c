@@ -186,6 +186,21 @@ RoleIsBound(void)
 }
 
 /*
+ * RoleRequireUnbound raises 42501, with the detail given, for a user who is bound to
+ * certain shops.
+ */
+void
+RoleRequireUnbound(const char *detail)
+{
+	if (RoleIsBound())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("a role that is bound to a shop cannot do this"),
+				 errdetail_internal("%s", detail),
+				 errhint("Ask somebody whose grant has no shop number.")));
+}
+
+/*
  * RoleSeesShop tells whether templates of a shop (has_shop false: of the
  * platform) exist for the current user.
  */

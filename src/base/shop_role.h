@@ -7,6 +7,7 @@
 
 extern void RoleInit(void);
 extern bool RoleIsBound(void);
+extern void RoleRequireUnbound(const char *detail);
 extern bool RoleSeesShop(bool has_shop, int64 shop_number);
 extern void RoleBoundShops(Datum *shops, char *null);
 

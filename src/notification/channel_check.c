@@ -46,12 +46,7 @@ HasControl(const char *text)
 void
 ChannelRequireUnbound(void)
 {
-	if (RoleIsBound())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("a role that is bound to a shop cannot do this"),
-				 errdetail("Channels, texts and contacts are common to all shops."),
-				 errhint("Ask somebody whose grant has no shop number.")));
+	RoleRequireUnbound("Channels, texts and contacts are common to all shops.");
 }
 
 /*

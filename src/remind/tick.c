@@ -49,6 +49,7 @@
 #include "base/errors.h"
 #include "base/id.h"
 #include "base/owner_query.h"
+#include "base/shop_role.h"
 #include "remind/fire.h"
 #include "remind/remind.h"
 #include "remind/tick.h"
@@ -449,6 +450,7 @@ coupon_remind_tick(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_COUPON_WRONG_ISOLATION),
 				 errmsg("coupon_remind_tick needs a READ COMMITTED transaction"),
 				 errhint("Run it in a transaction of its own.")));
+	RoleRequireUnbound("It fires reminders of all shops.");	/* see coupon_expire */
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
