@@ -60,7 +60,7 @@ SocketsDescriptor(void)
 /*
  * SocketsMost returns how many connections may be open, idle ones included: two
  * fifths of the descriptors that fd.c finds safe for the process, so that by default
- * five channels may have 64 each.  One for which a name is still looked up takes two.
+ * five channels can have 64 each.  One for which a name is still looked up takes two.
  */
 int
 SocketsMost(void)

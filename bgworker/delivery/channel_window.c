@@ -114,25 +114,43 @@ WindowLoadChannels(bool mail)
 }
 
 /*
- * Each channel has the same share of the connections, whether others are switched on
- * or not: one that hangs fills only that, and leaves theirs.
+ * Half of the connections belongs to the channels in equal parts, switched on or not:
+ * what hangs leaves theirs to all others.  The rest is for who comes first.
  */
 static int
-Share(void)
+MostPlaces(const ChannelWindow *window)
 {
-	return Max(TransferMost() / CHANNELS, 1);
+	int			part = TransferMost() / (2 * CHANNELS);
+	int			rest = TransferMost() - part * CHANNELS;
+
+	for (int i = 0; i < nlanes; i++)
+	{
+		if (&windows[i] != window)
+			rest -= Max(windows[i].in_flight + windows[i].leased - part, 0);
+	}
+	return Max(part + Max(rest, 0), 1);
 }
 
 static int
 Places(const ChannelWindow *window)
 {
-	return (int) Min(window->pace.window, Min(window->channel->max_in_flight, Share()));
+	return (int) Min(window->pace.window, Min(window->channel->max_in_flight, MostPlaces(window)));
 }
 
 static int
 FreePlaces(const ChannelWindow *window)
 {
 	return window->channel == NULL ? 0 : Places(window) - window->in_flight;
+}
+
+/*
+ * WindowForgetLeased says that what was leased has left, or never will.
+ */
+void
+WindowForgetLeased(void)
+{
+	for (int i = 0; i < nlanes; i++)
+		windows[i].leased = 0;
 }
 
 /*
@@ -197,7 +215,8 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 	notifications = LeaseTake(window->channel, free, &window->from,
 					   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
 	MemoryContextSwitchTo(old);
-	if (list_length(notifications) == free)
+	window->leased = list_length(notifications);
+	if (window->leased == free)
 		window->look_at = 0;
 	else
 		PlanNextLook(window, now, all);

@@ -20,6 +20,7 @@ typedef struct ChannelWindow
 	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
 	int			in_flight;		/* counted by the caller */
+	int			leased;			/* in this turn, and about to leave */
 	TimestampTz from;			/* earlier notifications were looked for before */
 	TimestampTz scanned_at;		/* when that was from the beginning */
 	int			rescan_pause;	/* ms until that is to be done again */
@@ -29,6 +30,7 @@ typedef struct ChannelWindow
 extern int	WindowCount(void);
 extern ChannelWindow *WindowAt(int number);
 extern bool WindowLoadChannels(bool mail);
+extern void WindowForgetLeased(void);
 extern TimestampTz WindowReadyAt(const ChannelWindow *window);
 extern bool WindowHasPortion(const ChannelWindow *window);
 extern List *WindowTake(ChannelWindow *window, MemoryContext context);

@@ -382,6 +382,7 @@ Work(void)
 		careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
 	}
 	in_work = true;
+	WindowForgetLeased();		/* by one that failed */
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET, PGC_S_SESSION,
@@ -414,6 +415,7 @@ Work(void)
 		foreach(lc, taken[i])
 			Send(WindowAt(i), lfirst(lc));
 	}
+	WindowForgetLeased();
 }
 
 /* When there is work for a transaction. */
