@@ -25,8 +25,8 @@
 #include "bgworker/yield_database.h"
 #include "stock/cache.h"
 #include "stock/xact_changes.h"
-#include "store/user_filter.h"
 #include "store/limit_cache.h"
+#include "store/user_filter.h"
 
 COMPAT_MODULE_MAGIC;
 

@@ -34,13 +34,13 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "base/worker_slots.h"
 #include "base/subxact.h"
+#include "base/worker_slots.h"
+#include "bgworker/base/process.h"
 #include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/channel_window.h"
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/delivery/retry.h"
-#include "bgworker/base/process.h"
 #include "notification/lease.h"
 #include "render/request.h"
 

@@ -34,10 +34,10 @@
 #include "base/shop_role.h"
 #include "base/throttle.h"
 #include "claim/claim.h"
-#include "store/user_filter.h"
-#include "store/limit_cache.h"
 #include "store/insert.h"
+#include "store/limit_cache.h"
 #include "store/rows.h"
+#include "store/user_filter.h"
 
 #define CLAIM_CHUNK 128			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 100

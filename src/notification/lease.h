@@ -43,7 +43,7 @@ typedef struct LeasedNotification
 	int			tries;			/* the same since the last replay */
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
 	const char *broken;			/* why it can never be sent; NULL: it can */
-	RenderNotification	notification;
+	RenderNotification notification;
 	RenderRecipient *recipients;	/* those of the notification */
 } LeasedNotification;
 

@@ -59,8 +59,8 @@ typedef struct CacheEntry
 	 * were written while triggers were switched off are not in it, and make
 	 * themselves known by a conflict with a unique index.
 	 */
-	bool		filter_complete;		/* user_filter.c has all rows of the template */
-	uint64		limit_stamp;		/* of what limit_cache.c has noted */
+	bool		filter_complete;	/* user_filter.c has all rows of the template */
+	uint64		limit_stamp;	/* of what limit_cache.c has noted */
 	char		payload[CACHE_PAYLOAD];
 
 	/*

@@ -26,8 +26,8 @@
 
 #include "base/errors.h"
 #include "base/guc.h"
-#include "stock/xact_changes.h"
 #include "stock/stock.h"
+#include "stock/xact_changes.h"
 
 /*
  * Take up to "want" of what "limit" leaves, all or nothing unless partial.

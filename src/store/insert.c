@@ -35,8 +35,8 @@
 #include "base/compat.h"
 #include "base/owner_query.h"
 #include "base/subxact.h"
-#include "store/user_filter.h"
 #include "store/insert.h"
+#include "store/user_filter.h"
 
 /* A bare "unnest" of several arrays is the parser's own, whatever the path. */
 static OwnerQuery insert_rows = {

@@ -26,8 +26,8 @@
 
 #include "base/catalog.h"
 #include "base/compat.h"
-#include "store/user_filter.h"
 #include "store/rows.h"
+#include "store/user_filter.h"
 
 /* An index scan with everything that has to be closed again. */
 typedef struct RowScan

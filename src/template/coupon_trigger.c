@@ -12,8 +12,8 @@
 #include "base/errors.h"
 #include "base/id.h"
 #include "stock/xact_changes.h"
-#include "store/user_filter.h"
 #include "store/insert.h"
+#include "store/user_filter.h"
 #include "template/fold.h"
 #include "template/trigger.h"
 

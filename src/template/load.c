@@ -39,8 +39,8 @@
 #include "base/owner_query.h"
 #include "stock/cache.h"
 #include "stock/xact_changes.h"
-#include "store/user_filter.h"
 #include "store/rows.h"
+#include "store/user_filter.h"
 #include "template/template.h"
 
 /*
