@@ -46,7 +46,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                'coupon_channel_secret', 'coupon_notification_replay',
                'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers', 'coupon_schema_creators',
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers', 'coupon_schema_creators', 'coupon_used_by_expressions',
                'coupon_stuck')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid

@@ -54,6 +54,45 @@ CREATE FUNCTION @extschema@.coupon_schema_creators() RETURNS SETOF text
 COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
     'roles besides the owner of the extension who may create objects in its schema: nobody, as it should be';
 
+-- From the parts of a table, and the types of its columns, along pg_depend to all that is
+-- used.  What is built in is not in there.  That a domain has a CHECK, and a composite type
+-- columns, is recorded the other way round.
+CREATE FUNCTION @extschema@.coupon_used_by_expressions(relation regclass)
+    RETURNS TABLE (object text, role text, trusted boolean)
+    LANGUAGE sql STABLE PARALLEL UNSAFE
+    SET jit = off
+    BEGIN ATOMIC
+        WITH RECURSIVE used (classid, objid, objsubid) AS (
+            SELECT d.classid, d.objid, 0 FROM pg_depend d
+            WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = relation AND d.deptype IN ('a', 'i')
+              AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass,
+                                'pg_trigger'::regclass, 'pg_rewrite'::regclass, 'pg_policy'::regclass)
+            UNION SELECT 'pg_class'::regclass::oid, relation::oid, 0
+            UNION SELECT n.classid, n.objid, n.objsubid FROM used u CROSS JOIN LATERAL (
+                SELECT d.refclassid, d.refobjid, d.refobjsubid FROM pg_depend d
+                WHERE d.classid = u.classid AND d.objid = u.objid AND u.objsubid IN (0, d.objsubid)
+                  AND d.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass,
+                                       'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_cast'::regclass)
+                UNION ALL SELECT 'pg_constraint'::regclass, c.oid, 0 FROM pg_constraint c
+                WHERE u.classid = 'pg_type'::regclass AND c.contypid = u.objid
+                UNION ALL SELECT 'pg_class'::regclass, t.typrelid, 0 FROM pg_type t
+                WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid AND t.typrelid <> 0
+            ) n (classid, objid, objsubid))
+        SELECT pg_describe_object(u.classid, u.objid, 0), a.rolname::text,
+               a.rolsuper OR a.oid = (SELECT c.relowner FROM pg_class c WHERE c.oid = relation)
+        FROM used u
+        CROSS JOIN LATERAL (
+            SELECT p.proowner FROM pg_proc p
+            WHERE u.classid = 'pg_proc'::regclass AND p.oid = u.objid AND p.prorettype <> 'trigger'::regtype
+            UNION ALL SELECT t.typowner FROM pg_type t WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid) o (owner)
+        JOIN pg_roles a ON a.oid = o.owner
+        WHERE NOT EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+                          WHERE d.classid = u.classid AND d.objid = u.objid AND d.deptype = 'e'
+                            AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'coupon');
+    END;
+COMMENT ON FUNCTION @extschema@.coupon_used_by_expressions(regclass) IS
+    'functions and types, not built in and not ours, that are used in expressions of a table, and whether they belong to a superuser or the owner of the table';
+
 CREATE VIEW @extschema@.coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
        s.stock_left, s.claims, s.claims_per_second, s.refused, s.returned
@@ -109,6 +148,12 @@ triggers AS MATERIALIZED (
     WHERE p.proname IN ('coupon_template_guard', 'coupon_stock_guard', 'coupon_watermark_guard',
                         'user_coupon_guard', 'coupon_role_changed')
       AND p.pronamespace = '@extschema@'::regnamespace),
+distrusted AS MATERIALIZED (
+    SELECT string_agg(DISTINCT format('%s (%s)', u.object, u.role), ', ') AS objects
+    FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
+    JOIN pg_class c ON c.oid = d.objid AND c.relkind IN ('r', 'p')
+    CROSS JOIN LATERAL @extschema@.coupon_used_by_expressions(c.oid) u
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND NOT u.trusted),
 oversold AS MATERIALIZED (
     SELECT count(*) AS n FROM @extschema@.coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
 silent AS MATERIALIZED (
@@ -150,6 +195,12 @@ SELECT 'schema', CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
             ELSE format('objects can be created in schema @extschema@ by %s', string_agg(c, ', ')) END,
        CASE WHEN count(*) > 0 THEN 'REVOKE CREATE ON SCHEMA @extschema@ FROM each of them' END
 FROM @extschema@.coupon_schema_creators() c
+UNION ALL
+SELECT 'expressions', CASE WHEN objects IS NULL THEN 'ok' ELSE 'critical' END,
+       CASE WHEN objects IS NULL THEN 'what stands in expressions of the tables belongs to a superuser or to their owner'
+            ELSE format('in expressions of the tables stand %s', objects) END,
+       CASE WHEN objects IS NOT NULL THEN 'give them to a superuser by ALTER ... OWNER TO: tables are not written with others (VC016)' END
+FROM distrusted
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
        format('%s templates have issued more than their quota', n),

@@ -1,0 +1,158 @@
+# What stands in expressions of our tables belongs to a superuser, or the tables are not
+# written: a function, domain or type of a shop can change what is evaluated as the
+# owner of the extension.  And in a background worker, functions have the rights of
+# their owners.
+
+use strict;
+use warnings FATAL => 'all';
+use lib 't/lib';
+use CouponTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = new_node('expressions', "coupon.databases = ''");
+sub sql { return $node->safe_psql('postgres', $_[0]); }
+
+# Runs statements as a role, and returns output and errors.
+sub as_role
+{
+	my ($role, $sql) = @_;
+	my ($rc, $out, $err) = $node->psql('postgres', $sql, extra_params => [ '-U', $role ], on_error_stop => 0);
+	return ($out, $err);
+}
+
+my $proof = $node->basedir . '/written_as_superuser';
+my $export = "pg_catalog.lo_export(4242, '$proof')";
+sql(qq{
+	CREATE ROLE app LOGIN; CREATE ROLE office LOGIN; CREATE ROLE shop LOGIN;
+	SELECT coupon_grant('app', 'application'), coupon_grant('office', 'operator');
+	CREATE SCHEMA shop AUTHORIZATION shop; GRANT USAGE ON SCHEMA shop TO PUBLIC;
+	SELECT lo_from_bytea(4242, 'x');
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, receive_start)
+	VALUES (1, 'a', 1000, 1, 'published', now()), (2, 'b', 1000, 1, 'published', now() + interval '2 hours')});
+as_role('shop', q{
+	CREATE FUNCTION shop.f(bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT $1';
+	CREATE DOMAIN shop.d AS bigint;
+	CREATE DOMAIN shop.arg AS bigint;
+	CREATE TYPE shop.pair AS (a shop.d);
+	CREATE TYPE shop.span AS RANGE (subtype = shop.d);
+	CREATE TYPE shop.color AS ENUM ('1', '2', '3');
+	CREATE FUNCTION shop.color(bigint) RETURNS shop.color LANGUAGE sql IMMUTABLE AS $$SELECT '1'::shop.color$$;
+	CREATE CAST (bigint AS shop.color) WITH FUNCTION shop.color(bigint) AS IMPLICIT;
+	CREATE TABLE shop.colors (id shop.color PRIMARY KEY);
+	INSERT INTO shop.colors VALUES ('1');
+	CREATE TABLE shop.plain (id bigint PRIMARY KEY);
+	INSERT INTO shop.plain SELECT generate_series(0, 1000);
+	GRANT ALL ON shop.colors, shop.plain TO PUBLIC;
+	CREATE FUNCTION shop.audits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'});
+# A superuser's own, which uses a type of the shop.
+sql(q{CREATE FUNCTION public.g(u shop.arg) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT u::bigint';
+	CREATE FUNCTION public.h(u bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT u'});
+
+# What the shop makes of each afterwards, so that it would run as the owner.
+my $default = "CREATE OR REPLACE FUNCTION shop.f(bigint, x int DEFAULT $export) RETURNS bigint LANGUAGE sql AS 'SELECT \$1'; DROP FUNCTION shop.f(bigint)";
+my $check = "ALTER DOMAIN shop.%s ADD CHECK ($export > 0) NOT VALID";
+my %calls = (
+	user_coupon => [ app => 'SELECT outcome FROM coupon_receive(1, %d)', 'user_id' ],
+	user_coupon_7 => [ app => 'SELECT string_agg(DISTINCT outcome, $$ $$) FROM coupon_receive_many(1, ARRAY(SELECT %d + generate_series(1, 200)))', 'user_id' ],
+	coupon_remind => [ app => q{SELECT outcome FROM coupon_remind_create(2, %d, 'app', 30)}, 'user_id' ],
+	coupon_contact => [ app => q{SELECT coupon_contact_set(%d, 'app', 'x')}, 'user_id' ],
+	coupon_notification => [ office => q{SELECT coupon_channel_test('app', 'user-%d') > 0}, 'id' ],
+	coupon_task => [ office => q{SELECT task_id > 0 FROM coupon_task_create('t%d', 1)}, 'id' ],
+	coupon_stock => [ office => 'SELECT %d FROM coupon_fold()', 'template_id' ]);
+sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/')});
+
+my $user = 100;
+sub refused
+{
+	my ($table, $what, $add, $drop, $attack) = @_;
+	my ($role, $call) = @{ $calls{$table} };
+	sql('SELECT coupon_receive(1, ' . ++$user . ')') if $table eq 'coupon_stock';	# something to fold
+	sql($add);
+	as_role('shop', $attack) if $attack;
+	$user += 300;
+	my ($out, $err) = as_role($role, sprintf($call, $user));
+	like($err, qr/belongs to role "shop", stands in an expression of table "$table"/, "$table: $what");
+	is(sql(q{SELECT status FROM coupon_health WHERE check_name = 'expressions'}), 'critical', 'and coupon_health says so');
+	ok(!-e $proof, 'nothing was written as a superuser');
+	sql($drop);
+	$user += 300;
+	is((as_role($role, sprintf($call, $user)))[1], '', 'and again without it');
+	return;
+}
+
+for my $table (sort keys %calls)
+{
+	my $column = $calls{$table}[2];
+	refused($table, "the shop's function in a CHECK",
+		"ALTER TABLE $table ADD CONSTRAINT c CHECK (shop.f($column) > 0) NOT VALID", "ALTER TABLE $table DROP CONSTRAINT c");
+	next if $table eq 'user_coupon_7';
+	refused($table, "a column of the shop's domain",
+		"ALTER TABLE $table ADD COLUMN via shop.d", "ALTER TABLE $table DROP COLUMN via", sprintf($check, 'd'));
+	as_role('shop', 'ALTER DOMAIN shop.d DROP CONSTRAINT d_check');
+	refused($table, "a superuser's function that takes the shop's domain, in a WHEN",
+		"CREATE TRIGGER w AFTER INSERT OR UPDATE ON $table FOR EACH ROW WHEN (public.g(NEW.$column) > 0) EXECUTE FUNCTION shop.audits()",
+		"DROP TRIGGER w ON $table", sprintf($check, 'arg'));
+	as_role('shop', 'ALTER DOMAIN shop.arg DROP CONSTRAINT arg_check');
+}
+for my $case (
+	[ 'a default', 'ADD COLUMN n bigint, ALTER COLUMN n SET DEFAULT shop.f(1)' ],
+	[ 'a generated column', 'ADD COLUMN n bigint GENERATED ALWAYS AS (shop.f(user_id)) STORED' ],
+	[ 'a composite type', 'ADD COLUMN n shop.pair' ],
+	[ 'an array', 'ADD COLUMN n shop.d[]' ],
+	[ 'a range', 'ADD COLUMN n shop.span' ],
+	[ 'a foreign key that casts', 'ADD COLUMN n shop.color REFERENCES shop.colors' ])
+{
+	refused('coupon_contact', $case->[0], "ALTER TABLE coupon_contact $case->[1]", 'ALTER TABLE coupon_contact DROP COLUMN n');
+}
+refused('coupon_contact', 'an index', 'CREATE INDEX i ON coupon_contact (shop.f(user_id))', 'DROP INDEX i');
+refused('coupon_contact', 'a partial index', 'CREATE INDEX i ON coupon_contact (user_id) WHERE shop.f(user_id) > 0', 'DROP INDEX i');
+refused('coupon_contact', 'a rule', 'CREATE RULE r AS ON DELETE TO coupon_contact DO ALSO SELECT shop.f(OLD.user_id)', 'DROP RULE r ON coupon_contact');
+
+# In a session that has written the table before: what changes is judged anew.
+for my $change ("CREATE OR REPLACE FUNCTION public.h(u bigint, x shop.d DEFAULT 1) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT u'",
+	'ALTER FUNCTION public.h(bigint) OWNER TO shop')
+{
+	sql('ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.h(user_id) > 0)');
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	my $call = q{SELECT coupon_contact_set(5, 'app', 'x');};
+	is($session->query($call), '', "a superuser's function is well");
+	sql($change =~ /REPLACE/ ? "ALTER TABLE coupon_contact DROP CONSTRAINT c; DROP FUNCTION public.h(bigint); $change; ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.h(user_id) > 0)" : $change);
+	$session->query($call);
+	like($session->{stderr}, qr/stands in an expression of table "coupon_contact"/, "until: $change");
+	$session->quit;
+	sql('ALTER TABLE coupon_contact DROP CONSTRAINT c');
+	sql(q{DROP FUNCTION public.h; CREATE FUNCTION public.h(u bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT u'});
+}
+
+# What is harmless goes on: a trigger function of the shop's, and a foreign key to its table.
+sql(q{ALTER TABLE coupon_contact ADD CONSTRAINT c FOREIGN KEY (user_id) REFERENCES shop.plain NOT VALID;
+	CREATE TRIGGER t BEFORE INSERT ON coupon_contact FOR EACH ROW EXECUTE FUNCTION shop.audits();
+	CREATE INDEX i ON coupon_contact (public.h(user_id))});
+is((as_role('app', q{SELECT coupon_contact_set(6, 'app', 'x')}))[1], '', "the shop's trigger function, key and a superuser's function are well");
+is(sql(q{SELECT status FROM coupon_health WHERE check_name = 'expressions'}), 'ok', 'coupon_health agrees');
+sql('ALTER TABLE coupon_contact DROP CONSTRAINT c; DROP TRIGGER t ON coupon_contact; DROP INDEX i');
+
+# In a worker, at once and deferred.
+sql(qq{
+	CREATE TABLE shop.seen (who name, name text); ALTER TABLE shop.seen OWNER TO shop});
+as_role('shop', qq{
+	CREATE OR REPLACE FUNCTION shop.audits() RETURNS trigger LANGUAGE plpgsql AS \$\$
+	BEGIN
+		INSERT INTO shop.seen VALUES (current_user, TG_NAME);
+		BEGIN PERFORM $export; EXCEPTION WHEN insufficient_privilege THEN NULL; END;
+		RETURN NEW;
+	END \$\$});
+sql(q{CREATE TRIGGER at_once AFTER INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION shop.audits();
+	CREATE CONSTRAINT TRIGGER deferred AFTER INSERT ON user_coupon DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION shop.audits();
+	SELECT coupon_task_create('t', 1)});
+my $task = sql('SELECT max(id) FROM coupon_task');
+sql("INSERT INTO coupon_stage_$task (user_id) VALUES ('50001'); SELECT coupon_task_submit(${task}::bigint)");
+$node->adjust_conf('postgresql.conf', 'coupon.databases', "'*'");
+$node->restart;
+ok($node->poll_query_until('postgres', "SELECT state = 'success' FROM coupon_task WHERE id = $task"), 'a distribution by the worker');
+is(sql('SELECT DISTINCT who, name FROM shop.seen ORDER BY name'), "shop|at_once\nshop|deferred", "the shop's functions ran as the shop");
+ok(!-e $proof, 'nothing was written as a superuser');
+$node->stop;
+done_testing();
