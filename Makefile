@@ -50,7 +50,7 @@ OBJS = \
 	src/base/channel_names.o \
 	src/base/commit_wakeup.o \
 	src/base/count_snapshot.o \
-	src/base/expressions.o \
+	src/base/attached.o \
 	src/base/guc.o \
 	src/base/id.o \
 	src/base/installed.o \
@@ -89,6 +89,7 @@ OBJS = \
 	src/stock/cache.o \
 	src/stock/xact_changes.o \
 	src/stock/stock.o \
+	src/store/event.o \
 	src/store/user_filter.o \
 	src/store/limit_cache.o \
 	src/store/insert.o \
@@ -100,15 +101,17 @@ OBJS = \
 	src/task/stage.o \
 	src/task/task.o \
 	src/task/task_batch.o \
+	src/template/adopt.o \
 	src/template/coupon_trigger.o \
 	src/template/fold.o \
 	src/template/template_trigger.o \
 	src/template/load.o \
 	src/template/template.o \
+	src/template/template_verbs.o \
 	src/template/trigger.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome channel_names remind_bitmap role template stock claim wallet outbox channel remind task stat maintenance cron privileges
+PARTS = guard id outcome channel_names remind_bitmap role template stock claim event wallet outbox channel remind task stat maintenance cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 
@@ -124,7 +127,7 @@ TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_user_filter \
 	013_limit_cache 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
-	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_expressions
+	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_attached
 REGRESS_OPTS = --load-extension=coupon
 ISOLATION_OPTS = --load-extension=coupon
 

@@ -28,7 +28,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "base/caller.h"
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/worker_slots.h"
@@ -209,7 +208,6 @@ Connect(void)
 
 	BackgroundWorkerInitializeConnectionByOid(extra.database, InvalidOid, 0);
 	SetOwnSettings();
-	CallerSetNone();
 	pgstat_report_appname(type_names[my_kind]);
 }
 

@@ -222,3 +222,29 @@ INSERT INTO coupon_template (id, name, discount_value, status, use_validity) VAL
 SELECT code FROM coupon_receive(230, 1);
 ROLLBACK;
 SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;
+
+-- given by the shop: any published template, also before its sale; limit and stock count
+INSERT INTO coupon_template (id, name, category, total_stock, discount_value, status, receive_start, receive_end, per_user_limit) VALUES
+    (240, 'mission', 'task', 3, 1, 'published', now(), 'infinity', 2), (241, 'later', 'promotion', 3, 1, 'published', now() + interval '1 day', 'infinity', 1),
+    (242, 'over', 'promotion', 3, 1, 'published', now() - interval '2 days', now() - interval '1 day', 1), (243, 'draft', 'promotion', 3, 1, 'draft', now(), 'infinity', 1);
+SELECT outcome FROM coupon_receive(240, 2401);
+SELECT outcome, receive_seq, repeated FROM coupon_give(240, 2401, 'mission 7', 'has walked 10 km');
+SELECT outcome, receive_seq, repeated FROM coupon_give(240, 2401, 'mission 7', 'has walked 10 km');
+SELECT outcome, receive_seq FROM coupon_give(240, 2401);
+SELECT outcome FROM coupon_give(240, 2401);
+SELECT outcome FROM coupon_give(240, 2402);
+SELECT outcome FROM coupon_give(240, 2403);
+SELECT t, outcome FROM generate_series(241, 244) t, coupon_give(t, 2401);
+SELECT user_id, source, holder FROM user_coupon WHERE template_id IN (240, 241) ORDER BY template_id, id;
+SELECT e.kind, e.user_id, e.template_id, e.reason, e.session_role = session_user AS me, e.user_coupon_id = c.id AS its
+FROM coupon_event e JOIN user_coupon c ON c.id = e.user_coupon_id AND c.user_id = e.user_id ORDER BY e.id;
+SELECT coupon_give(NULL, 1);
+SELECT coupon_give(240, NULL);
+SELECT coupon_give(240, -1);
+\set VERBOSITY sqlstate
+SELECT coupon_give(241, 9, NULL, repeat('x', 1001));
+\set VERBOSITY default
+SELECT count(*) FROM user_coupon WHERE user_id = 9 AND template_id = 241;
+-- request ids that are ours
+SELECT coupon_receive(241, 9, 'task 5');
+SELECT coupon_receive(241, 9, 'redis:1:2');

@@ -53,23 +53,45 @@ SELECT code, outcome FROM coupon_receive(600, 3);
 RESET ROLE;
 SET ROLE regress_operator;
 SELECT id FROM coupon_template ORDER BY id;
-UPDATE coupon_template SET name = 'mine now' WHERE id = 601;
-INSERT INTO coupon_template (shop_number, name, discount_value) VALUES (72, 'theirs', 1);
-INSERT INTO coupon_template (id, shop_number, name, discount_value, total_stock) VALUES (603, 71, 'ours', 1, 5) RETURNING id;
+-- no right to write the table, or to lock it
+INSERT INTO coupon_template (shop_number, name, discount_value) VALUES (71, 'ours', 1);
+UPDATE coupon_template SET name = 'mine now' WHERE id = 600;
+DELETE FROM coupon_template WHERE id = 600;
+TRUNCATE coupon_template;
+SELECT id FROM coupon_template WHERE id = 600 FOR UPDATE;
+BEGIN; LOCK TABLE coupon_template IN ROW SHARE MODE; ROLLBACK;
+-- but verbs, for templates of the shop alone
+SELECT code, outcome FROM coupon_template_change(601, '{"name": "mine now"}');
+SELECT code, outcome FROM coupon_template_change(602, '{"name": "mine now"}');
+SELECT code, outcome FROM coupon_template_delete(601);
+SELECT code, outcome, copy_id FROM coupon_template_copy(601);
+SELECT coupon_template_create('theirs', 1, 1, '{"shop_number": 72}');
+SELECT coupon_template_create('the platform''s', 1, 1, '{"shop_number": null}');
+SELECT code, outcome, repeated, template_id AS ours FROM coupon_template_create('ours', 5, 1, request_id => 'r1') \gset
+SELECT :'outcome' AS outcome, :'repeated' AS repeated;
+SELECT template_id = :ours AS same, repeated FROM coupon_template_create('ours', 5, 1, request_id => 'r1');
+SELECT shop_number, issuer, name, status, total_stock, discount_value FROM coupon_template WHERE id = :ours;
 -- a draft is not for applications
-SELECT count(*) FROM coupon_template_get(603);
+SELECT count(*) FROM coupon_template_get(:ours);
 RESET ROLE;
 SET ROLE regress_shop;
-SELECT count(*) FROM coupon_template_get(603);
+SELECT count(*) FROM coupon_template_get(:ours);
+SELECT coupon_template_change(:ours, '{"name": "x"}');
 RESET ROLE;
 SET ROLE regress_operator;
-UPDATE coupon_template SET shop_number = 72 WHERE id = 603;
-UPDATE coupon_template SET total_stock = 4 WHERE id = 603;
-DELETE FROM coupon_template WHERE id = 603;
+SELECT coupon_template_change(:ours, '{"shop_number": 72}');
+SELECT outcome FROM coupon_template_change(:ours, '{"total_stock": 4, "name": "renamed"}');
+SELECT code, copy_id AS copy FROM coupon_template_copy(:ours, '{"total_stock": null, "discount_value": 7}', 'r1') \gset
+SELECT code, copy_id = :ours AS "the first answer", repeated FROM coupon_template_copy(:ours, '{}', 'r1');
+SELECT code, copy_id AS copy FROM coupon_template_copy(:ours, '{"total_stock": null, "discount_value": 7}') \gset
+SELECT shop_number, issuer, name, status, total_stock, discount_value FROM coupon_template WHERE id = :copy;
+SELECT outcome FROM coupon_template_delete(:ours);
+SELECT outcome FROM coupon_template_delete(:ours);
+SELECT outcome FROM coupon_template_delete(:copy);
 SELECT template_id, ok FROM coupon_verify();
 SELECT template_id FROM coupon_stat ORDER BY 1;
 SELECT DISTINCT shop_number FROM coupon_held;
-SELECT template_id FROM coupon_stat_entries() ORDER BY 1;
+SELECT template_id FROM coupon_stat_entries() WHERE template_id < 1000 ORDER BY 1;
 CREATE FUNCTION pg_temp.leak(text) RETURNS boolean COST 0.0000001 LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'sees %', $1; RETURN true; END $$;
 SELECT count(*) FROM coupon_held WHERE pg_temp.leak(name);
 SELECT count(*) FROM coupon_stat WHERE pg_temp.leak(name);
@@ -81,6 +103,26 @@ SELECT capacity > 0 FROM coupon_stat_cache;
 SELECT count(*) > 0 FROM coupon_held;
 SELECT coupon_receive(600, 9);
 RESET ROLE;
+
+-- what a role may in one shop as an operator it may not in another as an application
+SELECT coupon_grant('regress_operator', 'application', 72);
+SET ROLE regress_operator;
+SELECT outcome FROM coupon_receive(601, 800);
+SELECT outcome FROM coupon_receive(600, 800);
+SELECT outcome FROM coupon_template_change(601, '{"name": "mine now"}');
+SELECT coupon_template_create('theirs', 1, 1, '{"shop_number": 72}');
+SELECT id FROM coupon_template ORDER BY id;
+SELECT DISTINCT shop_number FROM coupon_held;
+SELECT coupon_stock_rebuild(601);
+SELECT task_id FROM coupon_task_create('theirs', 601);
+RESET ROLE;
+SELECT coupon_grant('regress_operator', 'application');
+SET ROLE regress_operator;
+SELECT outcome FROM coupon_receive(602, 800);
+SELECT outcome FROM coupon_template_change(602, '{"name": "mine now"}');
+SELECT coupon_channel_enable('app', true);
+RESET ROLE;
+SELECT coupon_grant_revoke('regress_operator', 'application'), coupon_grant_revoke('regress_operator', 'application', 72);
 
 -- nor does a new name loosen the binding
 ALTER ROLE regress_shop RENAME TO regress_shop_2;

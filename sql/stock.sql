@@ -164,3 +164,58 @@ TRUNCATE user_coupon;
 TRUNCATE coupon_template;
 SELECT code, outcome FROM coupon_receive(400, 1);
 SELECT count(*) FROM coupon_verify();
+
+-- what is written by hand with a holder is counted, or refused
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (420, 'imports', 6, 1, 'published'), (421, 'no total', NULL, 1, 'published');
+SELECT count(*) FROM generate_series(4201, 4203) u, coupon_receive(420, u) WHERE code = 0;
+SELECT upto > 0 FROM coupon_fold();
+SELECT restored FROM coupon_watermark WHERE holder = 0;
+\set VERBOSITY sqlstate
+INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) VALUES (42001, 4211, 420, 'infinity', 0);
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4212, 420, 'infinity', 0);
+SELECT coupon_stock_left(420);
+DELETE FROM user_coupon WHERE template_id = 420 AND user_id = 4212;
+\set VERBOSITY default
+-- a restored watermark: what is folded is still to come
+BEGIN;
+UPDATE coupon_watermark SET upto = upto WHERE holder = 0;
+SELECT restored FROM coupon_watermark WHERE holder = 0;
+INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) VALUES (42001, 4211, 420, 'infinity', 0);
+ROLLBACK;
+
+-- imports: without a holder first, whatever their ids, then adopted
+INSERT INTO user_coupon (id, user_id, template_id, use_end) VALUES (1, 4221, 420, 'infinity'), (4000000000000000000, 4222, 420, 'infinity'), (9223372036854775807, 4223, 420, 'infinity');
+SELECT coupon_next_id() < 4000000000000000000 AS "ids stay ours";
+SELECT coupon_stock_left(420);
+SELECT * FROM coupon_stock_adopt(420);
+SELECT count(*) FROM user_coupon WHERE template_id = 420 AND holder = 3;
+DELETE FROM user_coupon WHERE template_id = 420 AND user_id = 4223;
+SELECT * FROM coupon_stock_adopt(420);
+SELECT holder, quota, folded FROM coupon_stock WHERE template_id = 420 AND holder = 3;
+SELECT coupon_stock_left(420), (SELECT outcome FROM coupon_receive(420, 4230));
+SELECT ok, problem FROM coupon_verify(420);
+SELECT * FROM coupon_stock_adopt(420);
+SELECT outcome FROM coupon_receive(420, 4221);
+UPDATE coupon_template SET total_stock = 5 WHERE id = 420;
+UPDATE coupon_template SET total_stock = NULL WHERE id = 420;
+UPDATE coupon_template SET total_stock = 7 WHERE id = 420;
+SELECT outcome FROM coupon_receive(420, 4231);
+SELECT outcome FROM coupon_receive(420, 4232);
+-- what was imported is not given back, by hand either
+UPDATE coupon_stock SET quota = 1 WHERE template_id = 420 AND holder = 3;
+DELETE FROM coupon_stock WHERE template_id = 420 AND holder = 3;
+INSERT INTO user_coupon (user_id, template_id, use_end) VALUES (4241, 421, 'infinity'), (4242, 421, 'infinity');
+SELECT * FROM coupon_stock_adopt(421);
+SELECT coupon_stock_left(421), (SELECT outcome FROM coupon_receive(421, 4243));
+UPDATE coupon_template SET total_stock = 100 WHERE id = 421;
+SELECT * FROM coupon_stock_adopt(1);
+SELECT coupon_stock_adopt(NULL);
+
+-- a holder gives back what it has not issued
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (422, 'two holders', 10, 1, 'published');
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (422, 1, 4);
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4251, 422, 'infinity', 1), (4252, 422, 'infinity', 1), (4253, 422, 'infinity', 1);
+UPDATE coupon_stock SET quota = 2 WHERE template_id = 422 AND holder = 1;
+DELETE FROM coupon_stock WHERE template_id = 422 AND holder = 1;
+UPDATE coupon_stock SET quota = 3 WHERE template_id = 422 AND holder = 1;
+SELECT coupon_stock_left(422);

@@ -27,6 +27,10 @@ INSERT INTO coupon_template (name, discount_value, max_discount) VALUES ('x', 1,
 INSERT INTO coupon_template (name, discount_value, threshold_amount) VALUES ('x', 1, -1);
 INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{}');
 INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{1,NULL}');
+INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{1,""}');
+INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, '{{1,2}}');
+INSERT INTO coupon_template (name, discount_value, goods_ids) VALUES ('x', 1, ARRAY[repeat('é', 33)]);
+INSERT INTO coupon_template (name, discount_value, request_id) VALUES ('x', 1, '');
 INSERT INTO coupon_template (name, discount_value, status) VALUES ('x', 1, 'open');
 INSERT INTO coupon_template (name, discount_value, category) VALUES ('x', 1, 'x');
 INSERT INTO coupon_template (name, discount_value, open_to) VALUES ('x', 1, 'x');
@@ -103,3 +107,42 @@ INSERT INTO coupon_template (id, name, total_stock, discount_value) VALUES (111,
 ON CONFLICT (id) DO UPDATE SET name = excluded.name;
 SELECT coupon_stock_left(111);
 SELECT ok, problem FROM coupon_verify() WHERE NOT ok;
+
+-- the verbs of operators
+\set VERBOSITY terse
+SELECT code, outcome, repeated, template_id AS made FROM coupon_template_create('verbs', 10, 2.5,
+    '{"status": "published", "category": "task", "goods_ids": ["A-1", "7"], "use_validity": "3 days", "threshold_amount": 30}', 'once') \gset
+SELECT :'outcome' AS outcome, :'repeated' AS repeated;
+SELECT shop_number, issuer, name, category, open_to, status, total_stock, per_user_limit, discount_value, threshold_amount, goods_ids, use_validity
+FROM coupon_template WHERE id = :made;
+SELECT template_id = :made AS same, repeated FROM coupon_template_create('verbs', 10, 2.5, '{}', 'once');
+SELECT template_id <> :made AS another, repeated FROM coupon_template_create('verbs', 10, 2.5, '{"shop_number": "7"}', 'once');
+SELECT outcome FROM coupon_template_change(:made, '{"total_stock": null, "name": "changed", "goods_ids": null}');
+SELECT name, total_stock, goods_ids FROM coupon_template WHERE id = :made;
+SELECT outcome FROM coupon_template_change(1, '{"name": "x"}');
+SELECT outcome FROM coupon_template_copy(1);
+SELECT outcome FROM coupon_template_delete(1);
+SELECT outcome, copy_id AS copy FROM coupon_template_copy(:made, '{"name": "a copy"}') \gset
+SELECT name, category, open_to, status, total_stock, discount_value, threshold_amount, use_validity, request_id FROM coupon_template WHERE id = :copy;
+SELECT outcome FROM coupon_template_delete(:copy);
+SELECT coupon_template_create(NULL, 1, 1);
+SELECT coupon_template_create('x', 1, NULL);
+SELECT coupon_template_create('x', 1, 1, NULL);
+SELECT coupon_template_create('x', -1, 1);
+SELECT coupon_template_create('x', 1, 1, '[]');
+SELECT coupon_template_create('x', 1, 1, '"status"');
+SELECT coupon_template_create('x', 1, 1, '{"name": "y"}');
+SELECT coupon_template_create('x', 1, 1, '{"id": 5}');
+SELECT coupon_template_create('x', 1, 1, '{"status; DROP TABLE x": 5}');
+SELECT coupon_template_create('x', 1, 1, '{"status": "open"}');
+SELECT coupon_template_create('x', 1, 1, '{"receive_end": "tomorrow or so"}');
+SELECT coupon_template_create('x', 1, 1, '{"shop_number": 1.5}');
+SELECT coupon_template_create('x', 1, 1, '{}', '');
+SELECT coupon_template_change(:made, '{}');
+SELECT coupon_template_change(:made, '{"id": 9}');
+SELECT coupon_template_change(:made, NULL);
+SELECT coupon_template_change(NULL, '{"name": "x"}');
+SELECT coupon_template_change(:made, '{"name": null}');
+SELECT coupon_template_change(100, '{"discount_value": 20}');
+SELECT coupon_template_delete(100);
+SELECT count(*) FROM coupon_template WHERE name IN ('x', 'y');

@@ -16,7 +16,7 @@
 #include "base/catalog.h"
 #include "base/commit_wakeup.h"
 #include "base/compat.h"
-#include "base/expressions.h"
+#include "base/attached.h"
 #include "base/guc.h"
 #include "base/id.h"
 #include "base/shop_role.h"
@@ -74,7 +74,7 @@ _PG_init(void)
 	GucInit();
 	CatalogInit();
 	CallerInit();
-	ExpressionsInit();
+	AttachedInit();
 	RoleInit();
 	WakeInit();
 	ChangesInit();

@@ -89,11 +89,17 @@ eval { $idle->quit; };
 # The clock set back, as far as ids can tell: rows from the future exist when
 # the server starts.
 $node->safe_psql('postgres', q{
-	INSERT INTO user_coupon (id, user_id, template_id, use_end)
-	SELECT coupon_next_id() + (86400000::bigint << 22), 900009, 2, 'infinity'});
+	INSERT INTO user_coupon (id, user_id, template_id, use_end, holder)
+	SELECT coupon_next_id() + (86400000::bigint << 22), 900009, 2, 'infinity', 0});
 my $future = $node->safe_psql('postgres', 'SELECT max(id) FROM user_coupon');
+# Those of another system do not count.
+my $foreign = $node->safe_psql('postgres', q{
+	INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) VALUES
+	(4000000000000000001, 900010, 2, 'infinity', NULL), (4000000000000000002, 900010, 3, 'infinity', 3) RETURNING id});
 $node->restart;
 cmp_ok($node->safe_psql('postgres', 'SELECT coupon_next_id()'), '>', $future, 'ids start above the newest row');
+cmp_ok($node->safe_psql('postgres', 'SELECT coupon_next_id()'), '<', 4000000000000000000, 'that was made here');
+$node->safe_psql('postgres', 'DELETE FROM user_coupon WHERE id > 4000000000000000000');
 is($node->safe_psql('postgres', q{SELECT status FROM coupon_health WHERE check_name = 'clock'}), 'warning', 'coupon_health tells');
 books_balance($node, 'after all');
 $node->stop;

@@ -48,13 +48,9 @@ $open->quit;
 await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'committed an hour later, it fires');
 cmp_ok(sql("SELECT extract(epoch FROM sent_at - due_at) FROM coupon_notification_history WHERE template_id = $id"), '<', 5, 'at its moment');
 
-# A larger id that arrives by hand pushes the generator, also out of a transaction that
-# is rolled back; but not so far that there would be no room left.
-is(sql(q{BEGIN; INSERT INTO coupon_template (id, name, discount_value) VALUES (4000000000000000000, 'from elsewhere', 1);
-	SELECT coupon_next_id() > 4000000000000000000; ROLLBACK}), 't', 'above an id from elsewhere');
-is(sql(q{BEGIN; INSERT INTO coupon_template (id, name, discount_value) VALUES (4611686018427387903, 'too far', 1), (9223372036854775807, 'end', 1);
-	SELECT coupon_next_id() < 4323455642275676160; ROLLBACK}), 't', 'below one that is too far');
-
+# An id that was made elsewhere does not push the generator.
+is(sql(q{INSERT INTO coupon_template (id, name, discount_value) VALUES (4000000000000000000, 'from elsewhere', 1);
+	SELECT coupon_next_id() < 4000000000000000000}), 't', 'an id from elsewhere');
 $node->stop;
 stop_process($receiver);
 done_testing();

@@ -57,7 +57,7 @@ my %calls = (
 	coupon_notification => [ office => q{SELECT * FROM coupon_channel_test('app', 'x')} ],
 	coupon_stock => [ office => 'SELECT coupon_fold()' ],
 	coupon_watermark => [ office => 'SELECT coupon_fold()' ],
-	coupon_template => [ office => q{UPDATE coupon_template SET name = 'x' WHERE id = 2} ]);
+	coupon_template => [ office => q{SELECT coupon_template_change(2, '{"name": "x"}')} ]);
 sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/'); SELECT coupon_receive(1, 99)});
 for my $table (sort keys %calls)
 {
@@ -140,14 +140,14 @@ sql(q{
 	CREATE ROLE team; GRANT USAGE ON SCHEMA public TO team; CREATE ROLE bob LOGIN; CREATE ROLE noin LOGIN NOINHERIT;
 	SELECT coupon_grant('team', 'operator', 10), coupon_grant('team', 'application', 10); GRANT team TO bob, noin});
 is((as_role('ten', q{
-	UPDATE coupon_template SET name = 'taken' WHERE set_config('role', 'nothing', false) IS NOT NULL AND id = 111 RETURNING name;
+	SELECT c.outcome FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL coupon_template_change(111 + 0 * length(s.x), '{"name": "taken"}') c;
 	RESET ROLE;
 	SELECT r.outcome FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL coupon_receive(111 + 0 * length(s.x), 7) r;
 	RESET ROLE;
 	SELECT name FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL coupon_template_get(111 + 0 * length(s.x));
 	RESET ROLE;
 	SELECT user_id FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s, LATERAL (SELECT * FROM coupon_contact WHERE x IS NOT NULL OFFSET 0) c}))[0],
-	'not_found', 'SET ROLE amid a statement shows no shop');
+	"not_found\nnot_found", 'SET ROLE amid a statement shows no shop');
 like((as_role('ten', q{SELECT coupon_channel_set(left(x, 0) || 'sms', 'http://127.0.0.1:1/') FROM (SELECT set_config('role', 'nothing', false) AS x OFFSET 0) s}))[1],
 	qr/ERROR/, 'nor sets channels');
 is((as_role('ten', q{BEGIN; DECLARE c CURSOR FOR SELECT id FROM coupon_template; SET ROLE nothing; FETCH ALL c; ROLLBACK}))[0], '', 'SET ROLE amid a cursor');
@@ -211,47 +211,25 @@ is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_fou
 sql('GRANT EXECUTE ON FUNCTION coupon_shop_allowed(bigint) TO hand');
 is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'ok', 'by hand: every shop');
 
-# The id of a deleted template of another shop, in a statement that is older than that.
-for my $late ('at once', 'after an id of the future')
-{
-	my ($id, $future) = (0, sql(q{SELECT ((extract(epoch FROM now() + interval '4 years' - timestamptz '2024-01-01 00:00+00') * 1000)::bigint << 22)}));
-	my $stop = $node->background_psql('postgres');
-	$stop->query_safe('SELECT pg_advisory_lock(10)');
-	my ($stdin, $stdout, $stderr) = ('', '', '');
-	$node->safe_psql('postgres', "INSERT INTO coupon_template (id, name, discount_value, shop_number) VALUES ($future, 'f', 1, 10)", extra_params => [ '-U', 'ten' ]) if $late ne 'at once';
-	sql('CREATE TABLE IF NOT EXISTS passed (id bigint); GRANT SELECT ON passed TO ten; TRUNCATE passed');
-	my $taking = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-U', 'ten', '-c',
-		"DO \$\$BEGIN PERFORM pg_advisory_lock(10); INSERT INTO coupon_template (id, name, discount_value, shop_number) SELECT id, 'taken', 1, 10 FROM passed; END\$\$" ],
-		\$stdin, \$stdout, \$stderr);
-	ok($node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)}), "$late: it waits");
-	$id = sql(q{INSERT INTO passed VALUES (coupon_next_id()) RETURNING id});
-	sql("INSERT INTO coupon_template (id, name, total_stock, discount_value, status, shop_number, receive_start) VALUES ($id, 'eleven', 5, 1, 'published', 11, now() + interval '1 hour');
-		SELECT coupon_remind_create($id, 5, 'app', 30); DELETE FROM coupon_template WHERE id = $id");
-	$stop->query_safe('SELECT pg_advisory_unlock(10)');
-	$stop->quit;
-	$taking->finish;
-	like($stderr, qr/was that of a template that users wait for/, "$late: it is not taken over");
-}
 # What a shop's function calls may set the search path, which then lasts: what we run
 # after it means the same all the same.
 sql(q{
-	CREATE ROLE lesser; GRANT ALL ON public.audit TO lesser, office;
+	GRANT ALL ON public.audit TO office;
 	CREATE SCHEMA evil AUTHORIZATION office});
 is((as_role('office', q{
 	CREATE FUNCTION evil.format(text, text) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$;
 	CREATE FUNCTION evil.format(text, bigint) RETURNS text LANGUAGE sql AS $$SELECT 'ALTER ROLE office SUPERUSER'::text$$;
 	CREATE FUNCTION evil.same(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN RAISE WARNING 'evil'; RETURN true; END$$;
 	CREATE OPERATOR evil.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = evil.same)}))[1], '', 'functions of office');
-for my $how ([ 'plain', '' ], [ 'with a setting', "SET work_mem = '8MB'" ], [ 'with a path', 'SET search_path = public, pg_temp' ],
-	[ 'of somebody less', 'SECURITY DEFINER OWNER TO lesser' ], [ 'of somebody less with a path', 'SECURITY DEFINER SET search_path = pg_catalog, pg_temp OWNER TO lesser' ])
+for my $how ([ 'plain', '' ], [ 'with a setting', "SET work_mem = '8MB'" ], [ 'with a path', 'SET search_path = public, pg_temp' ])
 {
 	my $old = sql(q{SELECT task_id FROM coupon_task_create('older', 1)});
-	my ($options, $to) = split / OWNER TO /, $how->[1];
+	my $options = $how->[1];
 	sql("SELECT coupon_task_cancel($old);
 		UPDATE coupon_task SET state = 'failed', finished_at = now() - interval '3 days' WHERE id = $old;
 		INSERT INTO coupon_task_failure VALUES ($old, 2, 'x', 'invalid_user_id');
 		CREATE FUNCTION public.sets() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO audit VALUES (current_user, TG_TABLE_NAME); RETURN COALESCE(NEW, OLD); END';
-		" . ($options ? "ALTER FUNCTION public.sets() $options;" : '') . ($to ? "ALTER FUNCTION public.sets() OWNER TO $to;" : '') . "
+		" . ($options ? "ALTER FUNCTION public.sets() $options;" : '') . "
 		CREATE TRIGGER sets AFTER UPDATE ON coupon_task FOR EACH ROW EXECUTE FUNCTION public.sets();
 		CREATE TRIGGER sets AFTER DELETE ON coupon_task_failure FOR EACH ROW EXECUTE FUNCTION public.sets()");
 	my ($out, $error) = as_role('office', q{
@@ -445,22 +423,22 @@ is((as_role($owner, 'SET coupon.keep_coupons = 1; SET coupon.keep_tasks = 1; SET
 	'', 'tidying');
 is(supers(), $owner, 'and there is one superuser');
 
-# A domain whose CHECK was planned before we came, and trips over a function of the session's.
+# A domain whose CHECK trips over a function of the session's.
 sql(q{
-	CREATE FUNCTION public.short(v text) RETURNS boolean LANGUAGE sql AS 'SELECT v IS NULL OR length(v) <= 20';
+	CREATE FUNCTION public.short(v text) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN v IS NULL OR length(v) <= 20; END';
 	CREATE DOMAIN public.short AS text CHECK (short(value));
 	ALTER TABLE shop.user_coupon ADD COLUMN via public.short DEFAULT 'web';
 	CREATE SCHEMA app_evil AUTHORIZATION app});
 is((as_role('app', 'SELECT outcome FROM shop.coupon_receive(1, 910100)'))[0], 'ok', 'a column of a domain');
+for my $first ('SELECT 1', q{SELECT 'web'::short})
 {
-	my ($out, $error) = as_role('app', q{
-		CREATE FUNCTION app_evil.length(text) RETURNS int LANGUAGE sql AS $$SELECT pg_catalog.lo_export(4242, '/nowhere/at/all')$$;
-		SELECT lo_from_bytea(4242, 'x');
+	my ($out, $error) = as_role('app', qq{
+		CREATE OR REPLACE FUNCTION app_evil.length(text) RETURNS int LANGUAGE sql AS \$\$SELECT pg_catalog.lo_export(4242, '/nowhere/at/all')\$\$;
 		SET search_path = app_evil, pg_catalog, public, shop;
-		SELECT 'web'::short;
+		$first;
 		SELECT outcome FROM coupon_receive(1, 910101)});
-	my @errors = $error =~ /^.*ERROR:\s*(.*)$/mg;
-	is_deeply(\@errors, [ ('permission denied for function lo_export') x 2 ], 'a function in the CHECK of a domain runs as app');
+	like($error, qr/permission denied for function lo_export/, "a function in the CHECK of a domain runs as app, after $first");
+	unlike($error, qr/large object|nowhere/, 'and as nobody else');
 }
 sql('ALTER TABLE shop.user_coupon DROP COLUMN via');
 

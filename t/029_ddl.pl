@@ -285,23 +285,9 @@ for my $how ("ALTER TABLE coupon_role $rewrite", 'CREATE TEMP TABLE r AS SELECT 
 {
 	is(beside($how, 'coupon_role', 'SELECT count(*) FROM coupon_contact', '-U', 'office7'), '0', 'a bound operator stays bound, ' . substr($how, 0, 6));
 }
-# The id of another shop's template that was deleted.
-sql(q{SELECT coupon_remind_create(41, 4242, 'app', 10)});
-sql(q{SET ROLE office8; DELETE FROM coupon_template WHERE id = 41});
-like(error_of(q{SET ROLE office7; INSERT INTO coupon_template (id, name, shop_number, issuer, discount_value, status) VALUES (41, 'evil', 7, 'shop', 1, 'published')}),
-	qr/VC007: the id 41 was that of a template that users wait for/, 'a shop gets no reminders of another by its id');
-like(error_of(q{SET ROLE office7; INSERT INTO coupon_template (name, shop_number, issuer, discount_value, status) VALUES ('good', 7, 'shop', 1, 'published')}), qr/^$/, 'and an id of its own by default');
-
-# Nor by the queue and the history, when the reminders have been purged.
 sql(q{INSERT INTO coupon_notification (channel, kind, template_id, user_ids, due_at, next_at) VALUES ('app', 'coupon', 42, '{1}', now(), 'infinity');
 	INSERT INTO coupon_notification_history (id, channel, kind, template_id, user_ids, state, due_at, ended_at, attempts, last_error)
 	VALUES (coupon_next_id(), 'app', 'coupon', 43, '{12345}', 'dead', now(), now(), 5, 'told +861380')});
-like(error_of("SET ROLE office7; INSERT INTO coupon_template (id, name, shop_number, issuer, discount_value, status) VALUES ($_, 'evil', 7, 'shop', 1, 'published')"),
-	qr/VC007/, "a shop gets no notifications of another by its id: $_") for 42, 43;
-# (Statements that take less than a millisecond, in which their ids are counted.)
-my $insert = q{INSERT INTO coupon_template (name, shop_number, issuer, discount_value, status) VALUES ('many', 7, 'shop', 1, 'draft');};
-is(sql('BEGIN; SET LOCAL ROLE office7;' . $insert x 50 . q{RESET ROLE;
-	SELECT seq_scan FROM pg_stat_xact_all_tables WHERE relid = 'coupon_notification_history'::regclass; COMMIT}), '0', 'and for ids by default nothing is searched');
 # A function that tells what it is asked about sees nothing of other shops.
 for my $stuck ('coupon_stuck_notifications', q{coupon_stuck('0 s')})
 {

@@ -71,7 +71,7 @@ CREATE POLICY coupon_notification_history_shop ON @extschema@.coupon_notificatio
            OR EXISTS (SELECT FROM @extschema@.coupon_template t WHERE t.id = template_id));
 -- Contacts are those of all shops.
 ALTER TABLE @extschema@.coupon_contact ENABLE ROW LEVEL SECURITY;
-CREATE POLICY coupon_contact_unbound ON @extschema@.coupon_contact USING ((SELECT @extschema@.coupon_shop_allowed(NULL::bigint)));
+CREATE POLICY coupon_contact_unbound ON @extschema@.coupon_contact USING ((SELECT @extschema@.coupon_shop_operated(NULL::bigint)));
 
 CREATE VIEW @extschema@.coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,

@@ -4,6 +4,7 @@ SELECT pg_extension_config_dump('@extschema@.coupon_template'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_stock'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_watermark'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_role'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_event'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_task'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_task_batch'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_task_put_off'::regclass, '');
@@ -33,32 +34,33 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     FROM pg_proc p
     WHERE p.pronamespace = '@extschema@'::regnamespace
       AND (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
-                         'coupon_template_get', 'coupon_shop_allowed')
+                         'coupon_template_get', 'coupon_shop_allowed', 'coupon_shop_operated')
            OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
                'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
-           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_stock_rebuild', 'coupon_fold',
-               'coupon_task_create', 'coupon_task_submit', 'coupon_task_cancel', 'coupon_task_run',
+           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_template_create', 'coupon_template_change',
+               'coupon_template_copy', 'coupon_template_delete', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
+               'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
                'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
                'coupon_channel_secret', 'coupon_notification_replay',
                'coupon_remind_tick'))
            OR (kind IN ('operator', 'monitor') AND p.proname IN ('coupon_verify', 'coupon_stat_entries',
-               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers', 'coupon_schema_creators', 'coupon_used_by_expressions',
+               'coupon_stat_cache_counters', 'coupon_server_state', 'coupon_stat_workers', 'coupon_schema_creators', 'coupon_attached_objects',
                'coupon_stuck')))
       AND EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                     AND d.deptype = 'e' AND e.extname = 'coupon')
     UNION ALL
-    SELECT 'TABLE @extschema@.coupon_template', 'SELECT, INSERT, UPDATE, DELETE'
+    SELECT 'TABLE @extschema@.coupon_template', 'SELECT'
     WHERE kind = 'operator'
     UNION ALL
     SELECT format('TABLE @extschema@.%I', v), 'SELECT'
     FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
-                      'coupon_message', 'coupon_notification', 'coupon_notification_history',
+                      'coupon_event', 'coupon_message', 'coupon_notification', 'coupon_notification_history',
                       'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL

@@ -19,9 +19,15 @@ CREATE TRIGGER coupon_role_changed
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_role_changed();
 ALTER TABLE @extschema@.coupon_role ENABLE ALWAYS TRIGGER coupon_role_changed;
 
+CREATE FUNCTION @extschema@.coupon_shop_operated(shop_number bigint) RETURNS boolean
+    LANGUAGE C STABLE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_shop_operated';
+COMMENT ON FUNCTION @extschema@.coupon_shop_operated(bigint) IS
+    'tells whether the current user is an operator of a shop (null: of the platform)';
+
 CREATE FUNCTION @extschema@.coupon_shop_allowed(shop_number bigint) RETURNS boolean
     LANGUAGE C STABLE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_shop_allowed';
 COMMENT ON FUNCTION @extschema@.coupon_shop_allowed(bigint) IS
-    'tells whether the current user may see a shop (null: the platform)';
+    'tells whether the current user is an operator or monitor of a shop (null: of the platform)';
 

@@ -56,18 +56,21 @@ COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
 
 -- From the parts of a table, and the types of its columns, along pg_depend to all that is
 -- used.  What is built in is not in there.  That a domain has a CHECK, and a composite type
--- columns, is recorded the other way round.
-CREATE FUNCTION @extschema@.coupon_used_by_expressions(relation regclass)
-    RETURNS TABLE (object text, role text, trusted boolean)
+-- columns, is recorded the other way round; that a foreign key casts, and what the text of
+-- an SQL function names, is not recorded at all.
+CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
+    RETURNS TABLE (object text, problem text)
     LANGUAGE sql STABLE PARALLEL UNSAFE
     SET jit = off
     BEGIN ATOMIC
         WITH RECURSIVE used (classid, objid, objsubid) AS (
-            SELECT d.classid, d.objid, 0 FROM pg_depend d
-            WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid = relation AND d.deptype IN ('a', 'i')
-              AND d.classid IN ('pg_class'::regclass, 'pg_constraint'::regclass, 'pg_attrdef'::regclass,
-                                'pg_trigger'::regclass, 'pg_rewrite'::regclass, 'pg_policy'::regclass)
-            UNION SELECT 'pg_class'::regclass::oid, relation::oid, 0
+            SELECT p.classid, p.objid, 0 FROM (
+                SELECT 'pg_class'::regclass::oid, relation::oid
+                UNION ALL SELECT 'pg_class'::regclass, i.indexrelid FROM pg_index i WHERE i.indrelid = relation
+                UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE c.conrelid = relation
+                UNION ALL SELECT 'pg_attrdef'::regclass, a.oid FROM pg_attrdef a WHERE a.adrelid = relation
+                UNION ALL SELECT 'pg_trigger'::regclass, t.oid FROM pg_trigger t WHERE t.tgrelid = relation
+                UNION ALL SELECT 'pg_policy'::regclass, o.oid FROM pg_policy o WHERE o.polrelid = relation) p (classid, objid)
             UNION SELECT n.classid, n.objid, n.objsubid FROM used u CROSS JOIN LATERAL (
                 SELECT d.refclassid, d.refobjid, d.refobjsubid FROM pg_depend d
                 WHERE d.classid = u.classid AND d.objid = u.objid AND u.objsubid IN (0, d.objsubid)
@@ -77,21 +80,38 @@ CREATE FUNCTION @extschema@.coupon_used_by_expressions(relation regclass)
                 WHERE u.classid = 'pg_type'::regclass AND c.contypid = u.objid
                 UNION ALL SELECT 'pg_class'::regclass, t.typrelid, 0 FROM pg_type t
                 WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid AND t.typrelid <> 0
-            ) n (classid, objid, objsubid))
-        SELECT pg_describe_object(u.classid, u.objid, 0), a.rolname::text,
-               a.rolsuper OR a.oid = (SELECT c.relowner FROM pg_class c WHERE c.oid = relation)
+            ) n (classid, objid, objsubid)),
+        extension AS (SELECT e.oid, e.extowner FROM pg_extension e WHERE e.extname = 'coupon')
+        SELECT pg_describe_object(u.classid, u.objid, 0),
+               CASE WHEN NOT a.rolsuper AND a.oid <> x.extowner THEN format('belongs to role %I', a.rolname)
+                    WHEN o.can_be_inlined THEN 'is an SQL function whose body is a text, without a SET clause' END
         FROM used u
         CROSS JOIN LATERAL (
-            SELECT p.proowner FROM pg_proc p
-            WHERE u.classid = 'pg_proc'::regclass AND p.oid = u.objid AND p.prorettype <> 'trigger'::regtype
-            UNION ALL SELECT t.typowner FROM pg_type t WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid) o (owner)
+            SELECT p.proowner, p.prosqlbody IS NULL AND p.proconfig IS NULL AND l.lanname = 'sql'
+            FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+            WHERE u.classid = 'pg_proc'::regclass AND p.oid = u.objid
+            UNION ALL SELECT t.typowner, false FROM pg_type t
+            WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid) o (owner, can_be_inlined)
         JOIN pg_roles a ON a.oid = o.owner
-        WHERE NOT EXISTS (SELECT FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+        CROSS JOIN extension x
+        WHERE NOT EXISTS (SELECT FROM pg_depend d
                           WHERE d.classid = u.classid AND d.objid = u.objid AND d.deptype = 'e'
-                            AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'coupon');
+                            AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = x.oid)
+        UNION ALL SELECT 'the table itself', format('belongs to role %I', a.rolname)
+        FROM pg_class c JOIN pg_roles a ON a.oid = c.relowner CROSS JOIN extension x
+        WHERE c.oid = relation AND NOT a.rolsuper AND a.oid <> x.extowner
+        UNION ALL SELECT pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
+        FROM pg_rewrite r WHERE r.ev_class = relation
+        UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), 'is between columns that are not of one built-in type'
+        FROM pg_constraint c
+        CROSS JOIN LATERAL unnest(c.conkey, c.confkey) k (here, there)
+        JOIN pg_attribute h ON h.attrelid = c.conrelid AND h.attnum = k.here
+        JOIN pg_attribute t ON t.attrelid = c.confrelid AND t.attnum = k.there
+        WHERE c.conrelid = relation AND c.contype = 'f'
+          AND (h.atttypid <> t.atttypid OR h.atttypid >= 16384);
     END;
-COMMENT ON FUNCTION @extschema@.coupon_used_by_expressions(regclass) IS
-    'functions and types, not built in and not ours, that are used in expressions of a table, and whether they belong to a superuser or the owner of the table';
+COMMENT ON FUNCTION @extschema@.coupon_attached_objects(regclass) IS
+    'functions and types, not built in and not ours, that are used by triggers and expressions of a table, and why it cannot be written with them; null: it can';
 
 CREATE VIEW @extschema@.coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
@@ -134,7 +154,7 @@ cache AS MATERIALIZED (SELECT * FROM @extschema@.coupon_stat_cache),
 mark AS MATERIALIZED (SELECT COALESCE(max(w.upto), 0) AS upto FROM @extschema@.coupon_watermark w WHERE w.holder = 0),
 unfolded AS MATERIALIZED (
     SELECT count(*) AS n FROM (SELECT FROM @extschema@.user_coupon c
-        WHERE c.id > (SELECT upto FROM mark) LIMIT 1000001) x),
+        WHERE c.id > (SELECT upto FROM mark) AND c.holder <> 3 LIMIT 1000001) x),
 worker AS MATERIALIZED (
     SELECT s.preloaded, s.in_recovery, s.worker_wanted, w.state, w.last_error, w.last_error_at,
            COALESCE(current_setting('coupon.databases', true), '') AS databases,
@@ -149,11 +169,12 @@ triggers AS MATERIALIZED (
                         'user_coupon_guard', 'coupon_role_changed')
       AND p.pronamespace = '@extschema@'::regnamespace),
 distrusted AS MATERIALIZED (
-    SELECT string_agg(DISTINCT format('%s (%s)', u.object, u.role), ', ') AS objects
+    SELECT string_agg(DISTINCT format('%s: %s %s', c.oid::regclass, u.object, u.problem), '; ') AS objects
     FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
     JOIN pg_class c ON c.oid = d.objid AND c.relkind IN ('r', 'p')
-    CROSS JOIN LATERAL @extschema@.coupon_used_by_expressions(c.oid) u
-    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND NOT u.trusted),
+    CROSS JOIN LATERAL @extschema@.coupon_attached_objects(c.oid) u
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+      AND u.problem IS NOT NULL),
 oversold AS MATERIALIZED (
     SELECT count(*) AS n FROM @extschema@.coupon_stat_entries() s WHERE s.issued - s.in_flight > s.quota),
 silent AS MATERIALIZED (
@@ -184,9 +205,9 @@ SELECT 'preload' AS check_name,
 FROM state
 UNION ALL
 SELECT 'triggers',
-       CASE WHEN off = 0 AND n = 106 THEN 'ok' ELSE 'critical' END,
-       format('%s of 106 triggers present, %s not ENABLE ALWAYS', n, off),
-       CASE WHEN off > 0 OR n <> 106
+       CASE WHEN off = 0 AND n = 107 THEN 'ok' ELSE 'critical' END,
+       format('%s of 107 triggers present, %s not ENABLE ALWAYS', n, off),
+       CASE WHEN off > 0 OR n <> 107
             THEN 'ALTER TABLE ... ENABLE ALWAYS TRIGGER (a restore with --disable-triggers leaves them at ORIGIN)' END
 FROM triggers
 UNION ALL
@@ -196,10 +217,10 @@ SELECT 'schema', CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
        CASE WHEN count(*) > 0 THEN 'REVOKE CREATE ON SCHEMA @extschema@ FROM each of them' END
 FROM @extschema@.coupon_schema_creators() c
 UNION ALL
-SELECT 'expressions', CASE WHEN objects IS NULL THEN 'ok' ELSE 'critical' END,
-       CASE WHEN objects IS NULL THEN 'what stands in expressions of the tables belongs to a superuser or to their owner'
-            ELSE format('in expressions of the tables stand %s', objects) END,
-       CASE WHEN objects IS NOT NULL THEN 'give them to a superuser by ALTER ... OWNER TO: tables are not written with others (VC016)' END
+SELECT 'attached', CASE WHEN objects IS NULL THEN 'ok' ELSE 'critical' END,
+       COALESCE(objects, 'what triggers and expressions of the tables use belongs to a superuser'),
+       CASE WHEN objects IS NOT NULL
+            THEN 'the table is not written with it (VC016): ALTER ... OWNER TO a superuser, give the function a SET clause, or drop what uses it' END
 FROM distrusted
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,

@@ -9,15 +9,17 @@ CREATE TABLE @extschema@.coupon_stock (
     CONSTRAINT coupon_stock_quota CHECK ((holder = 0) = (quota IS NULL))
 );
 COMMENT ON TABLE @extschema@.coupon_stock IS 'stock per template and holder; no row: the whole total, nothing folded';
-COMMENT ON COLUMN @extschema@.coupon_stock.holder IS '0: this database, 1: a Redis tier';
+COMMENT ON COLUMN @extschema@.coupon_stock.holder IS '0: this database, 1: a Redis tier, 2: codes, 3: imported by coupon_stock_adopt';
 COMMENT ON COLUMN @extschema@.coupon_stock.quota IS 'what another holder may issue; this database has the rest of the total';
 COMMENT ON COLUMN @extschema@.coupon_stock.folded IS 'coupons issued with ids up to the watermark of the holder';
 
 CREATE TABLE @extschema@.coupon_watermark (
     holder int PRIMARY KEY CHECK (holder BETWEEN 0 AND 1023),
-    upto   bigint NOT NULL CHECK (upto >= 0)
+    upto   bigint NOT NULL CHECK (upto >= 0),
+    restored boolean NOT NULL DEFAULT true
 );
 COMMENT ON TABLE @extschema@.coupon_watermark IS 'coupons with ids up to here are folded into coupon_stock';
+COMMENT ON COLUMN @extschema@.coupon_watermark.restored IS 'written by something other than a fold, a restore perhaps; then coupons with ids up to here, which are folded, may still come';
 
 -- The coupons themselves
 
@@ -56,7 +58,9 @@ COMMENT ON COLUMN @extschema@.user_coupon.status IS '0 unused, 1 locked, 2 used,
 COMMENT ON COLUMN @extschema@.user_coupon.discount IS 'what it took off the order';
 
 CREATE UNIQUE INDEX user_coupon_limit ON @extschema@.user_coupon (template_id, user_id, receive_seq);
-CREATE INDEX user_coupon_fold ON @extschema@.user_coupon (id);
+-- Coupons of another system, before and after coupon_stock_adopt, are not in it: their ids
+-- say nothing of when they came.
+CREATE INDEX user_coupon_fold ON @extschema@.user_coupon (id) WHERE holder <> 3;
 
 CREATE FUNCTION @extschema@.coupon_stock_guard() RETURNS trigger
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_stock_guard';
@@ -80,7 +84,11 @@ ALTER TABLE @extschema@.coupon_stock
 CREATE TRIGGER zz_coupon_watermark_guard
     AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON @extschema@.coupon_watermark
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.coupon_watermark_guard();
-ALTER TABLE @extschema@.coupon_watermark ENABLE ALWAYS TRIGGER zz_coupon_watermark_guard;
+CREATE TRIGGER zz_coupon_watermark_restored BEFORE INSERT OR UPDATE ON @extschema@.coupon_watermark
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.coupon_watermark_guard();
+ALTER TABLE @extschema@.coupon_watermark
+    ENABLE ALWAYS TRIGGER zz_coupon_watermark_guard,
+    ENABLE ALWAYS TRIGGER zz_coupon_watermark_restored;
 
 -- Row triggers reach the partitions by themselves; the one for TRUNCATE, which
 -- a partition can meet alone, is made on each.
@@ -126,6 +134,13 @@ CREATE FUNCTION @extschema@.coupon_stock_left(template_id bigint) RETURNS bigint
     AS 'MODULE_PATHNAME', 'coupon_stock_left';
 COMMENT ON FUNCTION @extschema@.coupon_stock_left(bigint) IS
     'tells how many can be claimed now; null: unlimited, or no such template';
+
+CREATE FUNCTION @extschema@.coupon_stock_adopt(template_id bigint)
+    RETURNS TABLE (code int, outcome text, adopted bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_stock_adopt';
+COMMENT ON FUNCTION @extschema@.coupon_stock_adopt(bigint) IS
+    'takes coupons that were imported without a holder into the stock of their template, as issued';
 
 CREATE FUNCTION @extschema@.coupon_stock_rebuild(template_id bigint) RETURNS bigint
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE

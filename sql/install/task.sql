@@ -101,6 +101,13 @@ CREATE FUNCTION @extschema@.coupon_task_submit(task_id bigint, send_at timestamp
 COMMENT ON FUNCTION @extschema@.coupon_task_submit(bigint, timestamptz) IS
     'seals the file of a task and has it run at send_at (null: now); also changes the time, and resumes a failed task';
 
+CREATE FUNCTION @extschema@.coupon_task_clear(task_id bigint)
+    RETURNS TABLE (code int, outcome text, lines bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_task_clear';
+COMMENT ON FUNCTION @extschema@.coupon_task_clear(bigint) IS
+    'removes what has been loaded into the stage of a task that is not sealed';
+
 CREATE FUNCTION @extschema@.coupon_task_cancel(task_id bigint)
     RETURNS TABLE (code int, outcome text, issued bigint, failed bigint)
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1

@@ -1,5 +1,11 @@
 -- Templates
 
+CREATE FUNCTION @extschema@.coupon_goods_sane(goods_ids text[]) RETURNS boolean
+    LANGUAGE C IMMUTABLE PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'coupon_goods_sane';
+COMMENT ON FUNCTION @extschema@.coupon_goods_sane(text[]) IS
+    'the CHECK of goods_ids: true, or an error that says what is wrong';
+
 CREATE TABLE @extschema@.coupon_template (
     id               bigint PRIMARY KEY DEFAULT @extschema@.coupon_next_id()
                      CHECK (id > 0),
@@ -22,8 +28,7 @@ CREATE TABLE @extschema@.coupon_template (
     discount_value   numeric(16,2) NOT NULL CHECK (discount_value > 0 AND discount_value <> 'NaN'),
     threshold_amount numeric(16,2) NOT NULL DEFAULT 0 CHECK (threshold_amount >= 0 AND threshold_amount <> 'NaN'),
     max_discount     numeric(16,2) CHECK (max_discount > 0 AND max_discount <> 'NaN'),
-    goods_ids        bigint[] CHECK (goods_ids <> '{}' AND array_position(goods_ids, NULL) IS NULL
-                                              AND cardinality(goods_ids) <= 10000),
+    goods_ids        text[] CHECK (@extschema@.coupon_goods_sane(goods_ids)),
     use_validity     interval NOT NULL DEFAULT '30 days'
                      CHECK (use_validity > '0' AND use_validity <= '100 years'
                             AND date_part('month', use_validity) >= 0
@@ -38,9 +43,12 @@ CREATE TABLE @extschema@.coupon_template (
     image_url        text CHECK (char_length(image_url) <= 2000),
     created_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
     updated_at       timestamptz NOT NULL DEFAULT statement_timestamp(),
+    request_id       text CHECK (octet_length(request_id) BETWEEN 1 AND 128),
     CONSTRAINT coupon_template_open_to_of_category
         CHECK (category = 'promotion' OR open_to = 'code'
                OR open_to = CASE category WHEN 'new_user' THEN 'registration' ELSE 'task' END),
+    CONSTRAINT coupon_template_receive_start
+        CHECK (receive_start = '-infinity' OR receive_start >= '1970-01-01 00:00:00+00'),
     CONSTRAINT coupon_template_receive_window CHECK (receive_end > receive_start),
     CONSTRAINT coupon_template_use_window CHECK (use_end > COALESCE(use_start, '-infinity')),
     CONSTRAINT coupon_template_use_start_needs_end CHECK (use_start IS NULL OR use_end IS NOT NULL),
@@ -56,10 +64,14 @@ COMMENT ON COLUMN @extschema@.coupon_template.total_stock IS 'null: unlimited';
 COMMENT ON COLUMN @extschema@.coupon_template.discount_value IS 'an amount of money, or per cent of the price';
 COMMENT ON COLUMN @extschema@.coupon_template.threshold_amount IS 'smallest order that may use it; 0: any';
 COMMENT ON COLUMN @extschema@.coupon_template.max_discount IS 'null: no cap';
-COMMENT ON COLUMN @extschema@.coupon_template.goods_ids IS 'null: all goods';
 COMMENT ON COLUMN @extschema@.coupon_template.use_validity IS 'how long a coupon can be used after the claim, where use_end is null';
 COMMENT ON COLUMN @extschema@.coupon_template.use_end IS 'last moment of use for every coupon; use_validity is ignored then';
 
+COMMENT ON COLUMN @extschema@.coupon_template.goods_ids IS 'the shop''s own ids of goods; null: all goods';
+COMMENT ON COLUMN @extschema@.coupon_template.request_id IS 'of the call that made it; a shop has each once';
+
+CREATE UNIQUE INDEX coupon_template_request ON @extschema@.coupon_template (shop_number, request_id)
+    NULLS NOT DISTINCT WHERE request_id IS NOT NULL;
 CREATE INDEX coupon_template_browse_shop ON @extschema@.coupon_template (shop_number, id)
     WHERE status = 'published';
 CREATE INDEX coupon_template_browse_category ON @extschema@.coupon_template (category, id)
@@ -82,7 +94,37 @@ ALTER TABLE @extschema@.coupon_template
     ENABLE ALWAYS TRIGGER zz_coupon_template_guard,
     ENABLE ALWAYS TRIGGER zz_coupon_template_truncate;
 
--- The owner and superusers are not subject to it; operators bound to a shop are.
+-- What operators have in place of rights to write the table, which would be rights to lock it.
+CREATE FUNCTION @extschema@.coupon_template_create(name text, total_stock bigint, discount_value numeric,
+                                       details jsonb DEFAULT '{}', request_id text DEFAULT NULL)
+    RETURNS TABLE (code int, outcome text, template_id bigint, repeated boolean)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_template_create';
+COMMENT ON FUNCTION @extschema@.coupon_template_create(text, bigint, numeric, jsonb, text) IS
+    'makes a template; details: other columns as a JSON object; total_stock null: unlimited';
+
+CREATE FUNCTION @extschema@.coupon_template_change(template_id bigint, changes jsonb)
+    RETURNS TABLE (code int, outcome text)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_template_change';
+COMMENT ON FUNCTION @extschema@.coupon_template_change(bigint, jsonb) IS
+    'sets the columns of a template that a JSON object names';
+
+CREATE FUNCTION @extschema@.coupon_template_copy(template_id bigint, changes jsonb DEFAULT '{}', request_id text DEFAULT NULL)
+    RETURNS TABLE (code int, outcome text, copy_id bigint, repeated boolean)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_template_copy';
+COMMENT ON FUNCTION @extschema@.coupon_template_copy(bigint, jsonb, text) IS
+    'makes a draft like a template, but for the columns that a JSON object names';
+
+CREATE FUNCTION @extschema@.coupon_template_delete(template_id bigint)
+    RETURNS TABLE (code int, outcome text)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_template_delete';
+COMMENT ON FUNCTION @extschema@.coupon_template_delete(bigint) IS
+    'deletes a template of which nothing was issued';
+
+-- Operators and monitors that are bound to a shop read the templates of that.
 ALTER TABLE @extschema@.coupon_template ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_template_shop ON @extschema@.coupon_template
     USING (@extschema@.coupon_shop_allowed(shop_number))

@@ -26,7 +26,7 @@ CREATE TYPE @extschema@.coupon_template_page AS (
     open_to text, status text, receive_start timestamptz, receive_end timestamptz,
     total_stock bigint, stock_left bigint, claim_state text, per_user_limit int,
     discount_kind text, discount_value numeric, threshold_amount numeric,
-    max_discount numeric, goods_ids bigint[], use_validity interval,
+    max_discount numeric, goods_ids text[], use_validity interval,
     use_start timestamptz, use_end timestamptz, refund_policy text,
     usage_note text, unmet_note text, image_url text,
     created_at timestamptz, updated_at timestamptz
@@ -52,7 +52,7 @@ CREATE TYPE @extschema@.coupon_wallet_page AS (
     user_coupon_id bigint, template_id bigint, shop_number bigint, issuer text,
     name text, category text, status text, discount_kind text,
     discount_value numeric, threshold_amount numeric, max_discount numeric,
-    goods_ids bigint[], receive_seq int, source text, received_at timestamptz,
+    goods_ids text[], receive_seq int, source text, received_at timestamptz,
     use_start timestamptz, use_end timestamptz, order_id bigint,
     locked_until timestamptz, used_at timestamptz, discount numeric,
     usage_note text, unmet_note text, image_url text

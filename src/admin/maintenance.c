@@ -89,9 +89,9 @@ static const char *const purge_sql =
 	" AND c.use_end OPERATOR(pg_catalog.<) $3 AND (c.status OPERATOR(pg_catalog.<>) 1"
 	"  OR c.locked_until IS NULL"
 	"  OR c.locked_until OPERATOR(pg_catalog.<) $3)"
-	" AND (c.holder IS NULL OR c.holder OPERATOR(pg_catalog.=) 0)"
-	" AND c.id OPERATOR(pg_catalog.<=) (SELECT w.upto FROM %2$s.coupon_watermark w"
-	"  WHERE w.holder OPERATOR(pg_catalog.=) 0)"
+	" AND (c.holder IS NULL OR c.holder OPERATOR(pg_catalog.=) 3"
+	"  OR c.holder OPERATOR(pg_catalog.=) 0 AND c.id OPERATOR(pg_catalog.<=)"
+	"   (SELECT w.upto FROM %2$s.coupon_watermark w WHERE w.holder OPERATOR(pg_catalog.=) 0))"
 	" AND NOT EXISTS (SELECT FROM %2$s.coupon_template t"
 	"  WHERE t.id OPERATOR(pg_catalog.=) c.template_id"
 	"  AND t.status OPERATOR(pg_catalog.<>) 'offline'::pg_catalog.text"
@@ -194,7 +194,7 @@ BeginProcedure(FunctionCallInfo fcinfo, const char *name)
 				 errmsg("%s cannot run on a standby server", name),
 				 errhint("Connect to the primary server.")));
 	/* Triggers and CHECKs of somebody's would show the rows to the caller. */
-	RoleRequireUnbound("It is about rows of all shops.");
+	RoleRequireUnbound(ROLE_OPERATOR, "It is about rows of all shops.");
 }
 
 static BlockNumber

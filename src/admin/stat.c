@@ -106,7 +106,7 @@ coupon_stat_entries(PG_FUNCTION_ARGS)
 		if (entry == NULL || copy.state != CACHE_READY)
 			continue;
 		memcpy(&attrs, copy.payload, sizeof(attrs));
-		if (!RoleSeesShop(attrs.has_shop, attrs.shop_number))
+		if (!RoleSeesShop(ROLE_OFFICE, attrs.has_shop, attrs.shop_number))
 			continue;
 
 		for (int code = 0; code < CACHE_CODES; code++)

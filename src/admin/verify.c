@@ -193,7 +193,7 @@ coupon_verify(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	nulls[0] = PG_ARGISNULL(0) ? 'n' : ' ';
 	args[0] = PG_ARGISNULL(0) ? (Datum) 0 : PG_GETARG_DATUM(0);
-	RoleBoundShops(&args[1], &nulls[1]);
+	RoleBoundShops(ROLE_OFFICE, &args[1], &nulls[1]);
 
 	all = ReadAllNumbers(&nall);
 	QueryBegin(&scope);
@@ -219,7 +219,7 @@ coupon_stock_rebuild(PG_FUNCTION_ARGS)
 
 	TemplateRequirePreload();
 	if (!TemplateFetch(template_id, &view) ||
-		!RoleSeesShop(view.attrs.has_shop, view.attrs.shop_number) ||
+		!RoleSeesShop(ROLE_OPERATOR, view.attrs.has_shop, view.attrs.shop_number) ||
 		!TemplateRecount(template_id) ||
 		!TemplateFetch(template_id, &view))
 		PG_RETURN_NULL();

@@ -53,7 +53,9 @@ ArgCheckPageSize(FunctionCallInfo fcinfo, int arg)
 const char *
 ArgRequestId(FunctionCallInfo fcinfo, int arg)
 {
+	static const char *const ours[] = {"task ", "redis:"};
 	Size		length;
+	char	   *request_id;
 
 	if (PG_NARGS() <= arg || PG_ARGISNULL(arg))
 		return NULL;
@@ -65,5 +67,15 @@ ArgRequestId(FunctionCallInfo fcinfo, int arg)
 				 errmsg("request id of %zu bytes", length),
 				 errdetail("It must have 1 to %d bytes.", ARG_MAX_REQUEST_ID),
 				 errhint("Use a UUID, or NULL for none.")));
-	return text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	request_id = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	for (int i = 0; i < lengthof(ours); i++)
+	{
+		if (strncmp(request_id, ours[i], strlen(ours[i])) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+					 errmsg("a request id must not begin with \"%s\"", ours[i]),
+					 errdetail("Coupons of distributions and of a Redis tier have those."),
+					 errhint("Use a UUID, or NULL for none.")));
+	}
+	return request_id;
 }

@@ -9,11 +9,12 @@
  * that forgets to qualify a name is enough to hand that session the server.
  * So they run as whoever has called us, and with the caller's search path, as if
  * the caller had written the row by hand.  One that needs more is declared
- * SECURITY DEFINER by its author, and then keeps the rights of its own owner.  In a
- * background worker, where nobody has called, each has the rights of its owner.
+ * SECURITY DEFINER by its author, and then keeps the rights of its own owner.
  *
- * What an expression has besides the functions that it calls is not switched;
- * expressions.c sees to that.
+ * What an expression has besides the functions that it calls is not switched, and
+ * nothing is in a background worker, whom nobody has called.  So all of it belongs
+ * to a superuser: attached.c sees to that.  What is switched is a superuser's
+ * function that is not written with care.
  *
  * PostgreSQL's function manager hook serves, as it does for sepgsql: it is
  * called before and after each function that asks for it, and ours asks for all
@@ -47,7 +48,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
@@ -89,7 +89,6 @@ typedef enum CallerSettings
 
 static CallerRecord *records = NULL;
 static int	nrecords = 0;
-static int	lasting = 0;		/* 1: the first record is a background worker's */
 static int	capacity = 0;
 
 static needs_fmgr_hook_type previous_needs_hook = NULL;
@@ -130,13 +129,6 @@ CallerBeginScope(Oid caller, int sec_context, const char *path, Oid owner)
 	CallerRecord *below = nrecords > 1 ? scope - 1 : NULL;
 	bool		nested = below != NULL && below->ours && caller == below->owner;
 
-	/*
-	 * A domain's CHECK is planned once per session.  If that was before we began,
-	 * functions may have been inlined, on a path of the caller's, and would run as
-	 * the owner out of our sight: it is planned again here.
-	 */
-	if (nrecords == lasting + 1)
-		CallSyscacheCallbacks(CONSTROID, 0);
 	scope->ours = true;
 	scope->caller = nested ? below->caller : caller;
 	scope->caller_context = nested ? below->caller_context : sec_context;
@@ -167,25 +159,6 @@ CallerSqlIsOurs(void)
 {
 	return nrecords > 0 && records[nrecords - 1].ours &&
 		GetUserId() == records[nrecords - 1].owner;
-}
-
-/*
- * CallerSetNone tells that this process, a background worker, acts on behalf of
- * nobody: foreign functions run with the rights of their owners, deferred triggers
- * too, which no statement of ours runs.  Called once, when the user is known.
- */
-void
-CallerSetNone(void)
-{
-	CallerRecord *record = Push(NULL);
-
-	Assert(nrecords == 1);
-	record->nest_level = 0;
-	record->ours = true;
-	record->caller = record->owner = GetUserId();
-	record->path = MemoryContextStrdup(TopMemoryContext,
-									   GetConfigOption("search_path", false, false));
-	lasting = 1;
 }
 
 static bool
@@ -254,19 +227,6 @@ SettingsOf(Oid function)
 	return found;
 }
 
-static Oid
-OwnerOf(Oid function)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	Oid			owner;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for function %u", function);
-	owner = ((Form_pg_proc) GETSTRUCT(tuple))->proowner;
-	ReleaseSysCache(tuple);
-	return owner;
-}
-
 static bool
 NeedsHook(Oid function)
 {
@@ -299,8 +259,7 @@ BeginCall(FmgrInfo *call)
 		return;
 	GetUserIdAndSecContext(&record->user, &record->sec_context);
 	record->switched = true;
-	SetUserIdAndSecContext(lasting > 0 ? OwnerOf(call->fn_oid) : top.caller,
-						   top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
+	SetUserIdAndSecContext(top.caller, top.caller_context | SECURITY_LOCAL_USERID_CHANGE);
 	/* What sets something has a level already, which ends before EndCall. */
 	settings = SettingsOf(call->fn_oid);
 	record->guc_level = settings == SETS_NOTHING ? NewGUCNestLevel() : 0;
@@ -344,7 +303,7 @@ AroundCall(FmgrHookEventType event, FmgrInfo *call, Datum *private)
 static void
 AtTransactionEnd(XactEvent event, void *arg)
 {
-	nrecords = lasting;
+	nrecords = 0;
 }
 
 static void

@@ -9,7 +9,6 @@
 extern void CallerInit(void);
 extern int	CallerBeginScope(Oid caller, int sec_context, const char *path, Oid owner);
 extern void CallerEndScope(int scope);
-extern void CallerSetNone(void);
 extern bool CallerSqlIsOurs(void);
 
 #endif							/* COUPON_CALLER_H */

@@ -139,11 +139,32 @@ FindTable(Oid schema, const char *name)
 }
 
 /*
+ * Whether an index has all rows, or, where a column is given, all but those that are
+ * imported or without a holder: WHERE holder <> 3.
+ */
+static bool
+HasAllRows(Relation index, AttrNumber holder)
+{
+	List	   *predicate = RelationGetIndexPredicate(index);
+	OpExpr	   *differs;
+
+	if (predicate == NIL)
+		return true;
+	if (holder == InvalidAttrNumber || list_length(predicate) != 1 || !IsA(linitial(predicate), OpExpr))
+		return false;
+	differs = linitial(predicate);
+	return differs->opfuncid == F_INT4NE && IsA(linitial(differs->args), Var) &&
+		((Var *) linitial(differs->args))->varattno == holder &&
+		IsA(lsecond(differs->args), Const) &&
+		DatumGetInt32(((Const *) lsecond(differs->args))->constvalue) == HOLDER_IMPORTED;
+}
+
+/*
  * FindIndex returns the valid index of a relation whose key columns are
- * exactly the named ones, in that order.
+ * exactly the named ones, in that order.  holder: see HasAllRows.
  */
 static Oid
-FindIndex(Relation rel, bool unique, int nkeys, const char *const *keys)
+FindIndex(Relation rel, bool unique, int nkeys, const char *const *keys, AttrNumber holder)
 {
 	Oid			found = InvalidOid;
 	ListCell   *lc;
@@ -155,7 +176,7 @@ FindIndex(Relation rel, bool unique, int nkeys, const char *const *keys)
 		Form_pg_index form = index->rd_index;
 		bool		match = form->indnkeyatts == nkeys && form->indisvalid &&
 			(form->indisunique || !unique) &&
-			RelationGetIndexPredicate(index) == NIL &&
+			HasAllRows(index, holder) &&
 			index->rd_rel->relam == BTREE_AM_OID;
 
 		for (int i = 0; match && i < nkeys; i++)
@@ -195,8 +216,10 @@ FindInLeaf(Relation rel, CatalogLeaf *found)
 						RelationGetRelationName(rel)),
 				 errhint("Attach one that is.")));
 	InstalledFindCoupon(rel, found->column);
-	found->user_index = FindIndex(rel, true, lengthof(user_keys), user_keys);
-	found->id_index = FindIndex(rel, false, lengthof(id_keys), id_keys);
+	found->user_index = FindIndex(rel, true, lengthof(user_keys), user_keys,
+									InvalidAttrNumber);
+	found->id_index = FindIndex(rel, false, lengthof(id_keys), id_keys,
+								  found->column[COUPON_HOLDER]);
 }
 
 static bool
@@ -466,7 +489,7 @@ CatalogOpenTemplates(Oid *primary_key)
 	{
 		uint64		seen = changes;
 
-		template_pkey = FindIndex(rel, true, lengthof(keys), keys);
+		template_pkey = FindIndex(rel, true, lengthof(keys), keys, InvalidAttrNumber);
 		template_pkey_known = seen == changes;
 	}
 	*primary_key = template_pkey;

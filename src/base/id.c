@@ -13,11 +13,10 @@
  *
  * Shared memory dies with the server, and the clock may be wrong when it comes
  * back.  So before the first id of a database after a start, the generator is
- * raised above the durable watermark and every id in the tables below 2^62,
- * which the clock reaches in 2058.  Rows beyond are somebody's mistake.  One
- * that arrives while the server runs raises the generator only if it leaves
- * two years' worth of ids up to there: so no single row can push it to where
- * it would be forgotten at the next start.
+ * raised above the durable watermark and the newest ids that were made here, up to
+ * 2^62, which the clock reaches in 2058.  Coupons of another system keep their
+ * ids (holder NULL or imported), and so do templates, whose ids their author may
+ * choose; none of them ever moves it.  A claim that meets one takes the next.
  *
  * The horizon.  Folding counts the coupons up to some id once and for all, so
  * it must know that no id at or below it can still commit.  Neither clock nor
@@ -58,9 +57,7 @@
 #define SEQUENCE_BITS 12
 #define NODE_BITS 10
 #define MAX_RAISED 128
-#define MAX_MADE 100000			/* ids of a transaction that are remembered */
 #define ID_TOO_FAR (INT64CONST(1) << 62)
-#define ID_TOO_FAR_BY_HAND (ID_TOO_FAR - (INT64CONST(1) << 58))
 
 /* 2024-01-01 00:00 UTC in microseconds of PostgreSQL's epoch, 2000-01-01. */
 #define EPOCH_USECS (INT64CONST(8766) * USECS_PER_DAY)
@@ -87,16 +84,11 @@ PG_FUNCTION_INFO_V1(coupon_next_id);
 
 static IdShared *shared = NULL;
 static bool published = false;
-static int64 *made = NULL;		/* by coupon_next_id() in this transaction, ascending */
-static int	nmade = 0;
-static int	made_room = 0;
 static Oid	raised_for = InvalidOid;	/* coupon_template that we know raised */
 
 static OwnerQuery newest_id = {
 	"SELECT GREATEST((SELECT pg_catalog.max(id) FROM %1$s.user_coupon"
-	"  WHERE id OPERATOR(pg_catalog.<) $1),"
-	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_template"
-	"  WHERE id OPERATOR(pg_catalog.<) $1),"
+	"  WHERE id OPERATOR(pg_catalog.<) $1 AND holder OPERATOR(pg_catalog.<>) 3),"
 	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_task"
 	"  WHERE id OPERATOR(pg_catalog.<) $1),"
 	" (SELECT pg_catalog.max(id) FROM %1$s.coupon_role"
@@ -145,8 +137,6 @@ AtTransactionEnd(XactEvent event, void *arg)
 	{
 		pg_atomic_write_u64(&shared->slots[CompatMyProcNumber()].tick, 0);
 		published = false;
-		made = NULL;			/* it goes with the transaction's memory */
-		nmade = made_room = 0;
 	}
 }
 
@@ -199,16 +189,6 @@ int64
 IdNewest(void)
 {
 	return shared == NULL ? 0 : IdOfTick(pg_atomic_read_u64(&shared->tick));
-}
-
-/*
- * IdObserve is told of an id that somebody else has made and stored.
- */
-void
-IdObserve(int64 id)
-{
-	if (shared != NULL && id > 0 && id < ID_TOO_FAR_BY_HAND)
-		RaiseAbove(id);
 }
 
 /* Whether the tables of this database were looked at since the start. */
@@ -353,36 +333,7 @@ IdSecondsAhead(void)
 Datum
 coupon_next_id(PG_FUNCTION_ARGS)
 {
-	int64		id = IdNext();
-
-	if (nmade == made_room && made_room < MAX_MADE)
-	{
-		made_room = Min(Max(2 * made_room, 64), MAX_MADE);
-		made = made == NULL ? MemoryContextAlloc(TopTransactionContext, made_room * sizeof(int64)) :
-			repalloc(made, made_room * sizeof(int64));
-	}
-	if (nmade < made_room)
-		made[nmade++] = id;
-	PG_RETURN_INT64(id);
-}
-
-static int
-CompareIds(const void *a, const void *b)
-{
-	int64		left = *(const int64 *) a;
-	int64		right = *(const int64 *) b;
-
-	return left < right ? -1 : left > right;
-}
-
-/*
- * IdIsMadeHere tells whether coupon_next_id() has made an id in this transaction,
- * so that nobody can have used it before; of very many, it knows the first ones.
- */
-bool
-IdIsMadeHere(int64 id)
-{
-	return nmade > 0 && bsearch(&id, made, nmade, sizeof(int64), CompareIds) != NULL;
+	PG_RETURN_INT64(IdNext());
 }
 
 /*

@@ -14,6 +14,7 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "nodes/primnodes.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
@@ -22,7 +23,11 @@
 #include "base/errors.h"
 #include "base/installed.h"
 
+PG_FUNCTION_INFO_V1(coupon_goods_sane);
 PG_FUNCTION_INFO_V1(user_coupon_sane);
+
+#define MAX_GOODS 10000			/* that a template is good for */
+#define MAX_GOODS_ID 64			/* bytes of each id */
 
 /* user_coupon, in the order of the install script. */
 static const InstalledColumn coupon_columns[COUPON_COLUMNS] = {
@@ -190,6 +195,35 @@ static void
 Refuse(const char *column, const char *rule)
 {
 	InstalledRefuse("user_coupon", column, rule);
+}
+
+/*
+ * coupon_goods_sane(goods_ids): the CHECK of coupon_template on the ids of goods.
+ * Returns true, or raises 23514 that names the rule that is broken.
+ */
+Datum
+coupon_goods_sane(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array = PG_ARGISNULL(0) ? NULL : PG_GETARG_ARRAYTYPE_P(0);
+	Datum	   *ids;
+	bool	   *nulls;
+	int			n;
+
+	if (array == NULL)
+		PG_RETURN_BOOL(true);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &ids, &nulls, &n);
+	if (ARR_NDIM(array) != 1 || n > MAX_GOODS)
+		InstalledRefuse("coupon_template", "goods_ids",
+						psprintf("must be a list of 1 to %d", MAX_GOODS));
+	for (int i = 0; i < n; i++)
+	{
+		Size		length = nulls[i] ? 0 : VARSIZE_ANY_EXHDR(DatumGetPointer(ids[i]));
+
+		if (length < 1 || length > MAX_GOODS_ID)
+			InstalledRefuse("coupon_template", "goods_ids",
+							psprintf("must have 1 to %d bytes each", MAX_GOODS_ID));
+	}
+	PG_RETURN_BOOL(true);
 }
 
 static bool

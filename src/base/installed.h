@@ -15,6 +15,10 @@ typedef struct InstalledColumn
 } InstalledColumn;
 
 /* Columns of user_coupon, from 1. */
+/* Whose stock a coupon came from (coupon_stock.holder), as far as C code knows them. */
+#define HOLDER_DATABASE 0
+#define HOLDER_IMPORTED 3		/* from another system, counted by coupon_stock_adopt */
+
 typedef enum CouponColumn
 {
 	COUPON_ID = 1,

@@ -36,7 +36,7 @@
 
 #include "base/compat.h"
 #include "base/errors.h"
-#include "base/expressions.h"
+#include "base/attached.h"
 #include "base/row_writer.h"
 
 static bool
@@ -114,7 +114,7 @@ RowWriterOpen(RowWriter *writer, Oid relation, const InstalledColumn *columns,
 	writer->ncolumns = ncolumns;
 	InstalledFindColumns(writer->rel, columns, ncolumns, writer->attno);
 
-	ExpressionsCheck(list_make1_oid(relation));
+	AttachedCheck(list_make1_oid(relation));
 	PushActiveSnapshot(GetTransactionSnapshot());
 	writer->estate = estate = CreateExecutorState();
 	old = MemoryContextSwitchTo(estate->es_query_cxt);

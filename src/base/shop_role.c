@@ -2,11 +2,14 @@
  * shop_role.c
  *		Which shops the current user may see.
  *
- * coupon_grant(role, kind, shop) writes a row of coupon_role.  A user who has
- * the privileges of at least one row with a shop, and of none without, is
- * bound: templates of other shops, and those of the platform, do not exist for
- * it.  Superusers and the owner of the extension are not bound, nor is a user
- * without such a row who may execute coupon_shop_allowed, by a grant that was made by
+ * coupon_grant(role, kind, shop) writes a row of coupon_role.  What a function or view
+ * shows asks for the kinds of role that it is for.  A user is bound there unless
+ * he has the privileges of a row of such a kind without a shop: templates of other
+ * shops, and those of the platform, do not exist for him.  An operator of one shop
+ * who is an application of another gets no operator of that by it.
+ *
+ * Superusers and the owner of the extension are not bound, nor is a user
+ * without any row who may execute coupon_shop_allowed, by a grant that was made by
  * hand.
  *
  * PostgreSQL checks rights when a statement or cursor begins, and we look at each
@@ -38,16 +41,23 @@
 
 PG_FUNCTION_INFO_V1(coupon_role_changed);
 PG_FUNCTION_INFO_V1(coupon_shop_allowed);
+PG_FUNCTION_INFO_V1(coupon_shop_operated);
 
 #define READ_TRIES 10
+
+typedef struct RoleGrant
+{
+	RoleKinds	kind;
+	bool		has_shop;
+	int64		shop_number;
+} RoleGrant;
 
 typedef struct RoleBinding
 {
 	Oid			user;			/* InvalidOid: nothing known */
-	bool		bound;
-	bool		by_hand;		/* not bound, only since no row was found */
-	int			nshops;
-	int64	   *shops;			/* in role_context */
+	bool		by_hand;		/* not bound: no grant was found, but a right */
+	int			ngrants;
+	RoleGrant  *grants;			/* in role_context */
 } RoleBinding;
 
 static RoleBinding binding;
@@ -61,10 +71,10 @@ static MemoryContext role_context = NULL;
  * PostgreSQL could tell of the right when the row is gone.
  */
 static OwnerQuery shops_of_user = {
-	"SELECT r.shop_number, false FROM %1$s.coupon_role r"
+	"SELECT r.shop_number, r.kind FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
 	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)"
-	" UNION ALL SELECT NULL, true WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f,"
+	" UNION ALL SELECT NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f,"
 	"  LATERAL pg_catalog.aclexplode(COALESCE(f.proacl,"
 	"   pg_catalog.acldefault('f'::pg_catalog.\"char\", f.proowner))) a"
 	"  WHERE f.oid OPERATOR(pg_catalog.=) $2"
@@ -103,13 +113,20 @@ RoleInit(void)
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 }
 
+static RoleKinds
+KindOfName(const char *name)
+{
+	if (strcmp(name, "application") == 0)
+		return ROLE_APPLICATION;
+	return strcmp(name, "operator") == 0 ? ROLE_OPERATOR : ROLE_MONITOR;
+}
+
 /* Reads once; false: rights have changed meanwhile. */
 static bool
 TryReadBinding(Oid user, RoleBinding *fresh)
 {
 	Datum		args[2] = {ObjectIdGetDatum(user), ObjectIdGetDatum(CatalogGet()->shop_allowed)};
 	uint64		seen = invalidations;
-	bool		unbound = false;
 	bool		may_execute = false;
 	QueryScope	scope;
 	uint64		rows;
@@ -118,23 +135,28 @@ TryReadBinding(Oid user, RoleBinding *fresh)
 	memset(fresh, 0, sizeof(*fresh));
 	QueryBegin(&scope);
 	rows = QueryRunLatest(&shops_of_user, args, NULL);
-	fresh->shops = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(int64));
+	fresh->grants = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(RoleGrant));
 	for (uint64 i = 0; i < rows; i++)
 	{
+		RoleGrant  *grant = &fresh->grants[fresh->ngrants];
 		bool		isnull;
 		Datum		shop = QueryValue(i, 1, &isnull);
+		bool		is_right;
+		Datum		kind = QueryText(i, 2, &is_right);
 
-		if (DatumGetBool(QueryRequired(i, 2, BOOLOID)))
+		if (is_right)
+		{
 			may_execute = true;
-		else if (isnull)
-			unbound = true;
-		else
-			fresh->shops[fresh->nshops++] = DatumGetInt64(shop);
+			continue;
+		}
+		grant->kind = KindOfName(TextDatumGetCString(kind));
+		grant->has_shop = !isnull;
+		grant->shop_number = isnull ? 0 : DatumGetInt64(shop);
+		fresh->ngrants++;
 	}
 	QueryEnd(&scope);
 	fresh->user = user;
-	fresh->by_hand = !unbound && fresh->nshops == 0 && may_execute;
-	fresh->bound = !unbound && !fresh->by_hand;
+	fresh->by_hand = fresh->ngrants == 0 && may_execute;
 	return seen == invalidations;
 }
 
@@ -160,16 +182,17 @@ ReadBinding(Oid user)
 	if (!settled)
 	{
 		fresh.user = InvalidOid;	/* good for this call only */
-		fresh.bound |= fresh.by_hand;
+		fresh.by_hand = false;
 	}
 	binding = fresh;
 }
 
 /*
- * RoleIsBound tells whether the current user is bound to certain shops.
+ * RoleIsBound tells whether the current user, in one of these kinds of role, is
+ * bound to certain shops, or to none.
  */
 bool
-RoleIsBound(void)
+RoleIsBound(RoleKinds kinds)
 {
 	Oid			user = GetUserId();
 	const Catalog *cat = CatalogGet();
@@ -182,17 +205,22 @@ RoleIsBound(void)
 		binding_table = cat->role_table;
 		ReadBinding(user);
 	}
-	return binding.bound;
+	for (int i = 0; i < binding.ngrants; i++)
+	{
+		if ((binding.grants[i].kind & kinds) != 0 && !binding.grants[i].has_shop)
+			return false;
+	}
+	return !binding.by_hand;
 }
 
 /*
- * RoleRequireUnbound raises 42501, with the detail given, for a user who is bound to
- * certain shops.
+ * RoleRequireUnbound raises 42501, with the detail given, for a user who, in one of
+ * these kinds of role, is bound to certain shops.
  */
 void
-RoleRequireUnbound(const char *detail)
+RoleRequireUnbound(RoleKinds kinds, const char *detail)
 {
-	if (RoleIsBound())
+	if (RoleIsBound(kinds))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("a role that is bound to a shop cannot do this"),
@@ -202,16 +230,16 @@ RoleRequireUnbound(const char *detail)
 
 /*
  * RoleSeesShop tells whether templates of a shop (has_shop false: of the
- * platform) exist for the current user.
+ * platform) exist for the current user in one of these kinds of role.
  */
 bool
-RoleSeesShop(bool has_shop, int64 shop_number)
+RoleSeesShop(RoleKinds kinds, bool has_shop, int64 shop_number)
 {
-	if (!RoleIsBound())
+	if (!RoleIsBound(kinds))
 		return true;
-	for (int i = 0; has_shop && i < binding.nshops; i++)
+	for (int i = 0; has_shop && i < binding.ngrants; i++)
 	{
-		if (binding.shops[i] == shop_number)
+		if ((binding.grants[i].kind & kinds) != 0 && binding.grants[i].shop_number == shop_number)
 			return true;
 	}
 	return false;
@@ -222,25 +250,46 @@ RoleSeesShop(bool has_shop, int64 shop_number)
  * user who is not bound: a parameter of statements that run as the owner.
  */
 void
-RoleBoundShops(Datum *shops, char *null)
+RoleBoundShops(RoleKinds kinds, Datum *shops, char *null)
 {
+	int64	   *numbers;
+	int			n = 0;
+
 	*null = 'n';
 	*shops = (Datum) 0;
-	if (!RoleIsBound())
+	if (!RoleIsBound(kinds))
 		return;
-	*shops = ArrayOfInt8(binding.shops, binding.nshops);
+	numbers = palloc(Max(binding.ngrants, 1) * sizeof(int64));
+	for (int i = 0; i < binding.ngrants; i++)
+	{
+		if ((binding.grants[i].kind & kinds) != 0)
+			numbers[n++] = binding.grants[i].shop_number;
+	}
+	*shops = ArrayOfInt8(numbers, n);
 	*null = ' ';
 }
 
 /*
- * coupon_shop_allowed(shop_number) → boolean, for views and row security.
+ * coupon_shop_allowed(shop_number) → boolean, for views and row security, which are
+ * for operators and monitors.
  */
 Datum
 coupon_shop_allowed(PG_FUNCTION_ARGS)
 {
 	if (PG_ARGISNULL(0))
-		PG_RETURN_BOOL(RoleSeesShop(false, 0));
-	PG_RETURN_BOOL(RoleSeesShop(true, PG_GETARG_INT64(0)));
+		PG_RETURN_BOOL(RoleSeesShop(ROLE_OFFICE, false, 0));
+	PG_RETURN_BOOL(RoleSeesShop(ROLE_OFFICE, true, PG_GETARG_INT64(0)));
+}
+
+/*
+ * coupon_shop_operated(shop_number) → boolean, for what operators alone see.
+ */
+Datum
+coupon_shop_operated(PG_FUNCTION_ARGS)
+{
+	if (PG_ARGISNULL(0))
+		PG_RETURN_BOOL(RoleSeesShop(ROLE_OPERATOR, false, 0));
+	PG_RETURN_BOOL(RoleSeesShop(ROLE_OPERATOR, true, PG_GETARG_INT64(0)));
 }
 
 /*

@@ -390,9 +390,11 @@ ReserveAndInsert(ClaimWork *work)
 static bool
 RoleSeesTemplate(ClaimWork *work)
 {
-	return !RoleIsBound() ||
+	RoleKinds	kinds = work->request->roles;
+
+	return !RoleIsBound(kinds) ||
 		(TemplateFetch(work->request->template_id, &work->view) &&
-		 RoleSeesShop(work->view.attrs.has_shop, work->view.attrs.shop_number));
+		 RoleSeesShop(kinds, work->view.attrs.has_shop, work->view.attrs.shop_number));
 }
 
 /*
@@ -414,7 +416,7 @@ TryUndecided(ClaimWork *work)
 		return;
 	}
 	code = TemplateJudge(&work->view, work->request->open_to, work->request->now);
-	if (code != OUTCOME_OK)
+	if (code != OUTCOME_OK && !(code == OUTCOME_NOT_STARTED && work->request->early))
 	{
 		RefuseUndecided(work, code);
 		return;

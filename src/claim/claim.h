@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "base/shop_role.h"
 #include "template/template.h"
 
 /* What is common to the users of one call. */
@@ -15,8 +16,10 @@ typedef struct ClaimRequest
 	int64		template_id;
 	const char *request_id;		/* NULL: none */
 	const char *source;			/* stored with the coupon */
+	RoleKinds	roles;			/* whom the verb is for */
 	int			open_to;		/* which templates this verb may give: a set */
 	TimestampTz now;			/* by which the windows are judged */
+	bool		early;			/* also before the window begins */
 	int32		limit_cap;		/* 0: the template's limit alone */
 } ClaimRequest;
 

@@ -26,8 +26,10 @@
 #include "base/result_row.h"
 #include "base/shop_role.h"
 #include "claim/claim.h"
+#include "store/event.h"
 
 PG_FUNCTION_INFO_V1(coupon_receive);
+PG_FUNCTION_INFO_V1(coupon_give);
 PG_FUNCTION_INFO_V1(coupon_receive_many);
 PG_FUNCTION_INFO_V1(coupon_receive_new_user);
 
@@ -129,10 +131,47 @@ coupon_receive(PG_FUNCTION_ARGS)
 	ArgCheckUserId(user_id);
 	request.request_id = ArgRequestId(fcinfo, 2);
 	request.source = GetSource(fcinfo, 3);
+	request.roles = ROLE_APPLICATION;
 	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE);
 	request.now = GetCurrentStatementStartTimestamp();
 
 	ClaimCoupons(&request, &user_id, 1, &result);
+
+	FillResult(&result, values, nulls);
+	PG_RETURN_DATUM(HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
+											  receive_types, lengthof(receive_types),
+											  values, nulls)));
+}
+
+/*
+ * coupon_give(template_id, user_id, request_id, reason): give a user a coupon of any
+ * published template, also before its window begins.  Recorded in coupon_event.
+ */
+Datum
+coupon_give(PG_FUNCTION_ARGS)
+{
+	ClaimRequest request = {0};
+	ClaimResult result;
+	int64		user_id;
+	const char *reason = PG_ARGISNULL(3) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(3));
+	Datum		values[6];
+	bool		nulls[6];
+
+	ArgRequire(fcinfo, 0, "template_id");
+	ArgRequire(fcinfo, 1, "user_id");
+	request.template_id = PG_GETARG_INT64(0);
+	user_id = PG_GETARG_INT64(1);
+	ArgCheckUserId(user_id);
+	request.request_id = ArgRequestId(fcinfo, 2);
+	request.source = "platform";
+	request.roles = ROLE_OPERATOR;
+	request.open_to = TEMPLATE_OPEN_TO_ALL;
+	request.now = GetCurrentStatementStartTimestamp();
+	request.early = true;
+
+	ClaimCoupons(&request, &user_id, 1, &result);
+	if (result.code == OUTCOME_OK && !result.repeated)
+		EventAdd("give", result.coupon_id, user_id, request.template_id, reason);
 
 	FillResult(&result, values, nulls);
 	PG_RETURN_DATUM(HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
@@ -203,6 +242,7 @@ coupon_receive_many(PG_FUNCTION_ARGS)
 	request.template_id = PG_GETARG_INT64(0);
 	users = GetUserIds(PG_GETARG_ARRAYTYPE_P(1), &nusers);
 	request.source = GetSource(fcinfo, 2);
+	request.roles = ROLE_APPLICATION;
 	request.request_id = ArgRequestId(fcinfo, 3);
 	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE);
 	request.now = GetCurrentStatementStartTimestamp();
@@ -236,7 +276,7 @@ RegistrationTemplates(int *n)
 	int64	   *ids;
 
 	args[0] = TimestampTzGetDatum(GetCurrentStatementStartTimestamp());
-	RoleBoundShops(&args[1], &nulls[1]);
+	RoleBoundShops(ROLE_APPLICATION, &args[1], &nulls[1]);
 	QueryBegin(&scope);
 	*n = (int) QueryRun(&registration_templates, args, nulls);
 	ids = MemoryContextAlloc(caller, Max(*n, 1) * sizeof(int64));
@@ -279,6 +319,7 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 		request.template_id = templates[i];
 		request.request_id = NEW_USER_REQUEST;
 		request.source = "registration";
+		request.roles = ROLE_APPLICATION;
 		request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_REGISTRATION);
 		request.now = GetCurrentStatementStartTimestamp();
 		request.limit_cap = 1;

@@ -53,8 +53,9 @@ static OwnerQuery template_get = {
 	TEMPLATE_COLUMNS
 	"t.id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($2))"
-	" AND ($3 OR t.status OPERATOR(pg_catalog.<>) 'draft'::pg_catalog.text) OFFSET 0) x",
-	3, {INT8OID, INT8ARRAYOID, BOOLOID}
+	" AND (t.status OPERATOR(pg_catalog.<>) 'draft'::pg_catalog.text OR $4"
+	"  AND ($3 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($3))) OFFSET 0) x",
+	4, {INT8OID, INT8ARRAYOID, INT8ARRAYOID, BOOLOID}
 };
 
 static OwnerQuery browse = {
@@ -128,7 +129,7 @@ coupon_stock_left(PG_FUNCTION_ARGS)
 	int64		left;
 
 	if (!TemplateFetchAnywhere(PG_GETARG_INT64(0), &view) ||
-		!RoleSeesShop(view.attrs.has_shop, view.attrs.shop_number))
+		!RoleSeesShop(ROLE_ANY, view.attrs.has_shop, view.attrs.shop_number))
 		PG_RETURN_NULL();
 	left = TemplateStockLeft(&view);
 	if (left == CACHE_UNLIMITED)
@@ -143,15 +144,16 @@ coupon_stock_left(PG_FUNCTION_ARGS)
 Datum
 coupon_template_get(PG_FUNCTION_ARGS)
 {
-	Datum		values[3];
-	char		nulls[3];
+	Datum		values[4];
+	char		nulls[4];
 
 	PassArg(fcinfo, 0, values, nulls, 0);
-	RoleBoundShops(&values[1], &nulls[1]);
+	RoleBoundShops(ROLE_ANY, &values[1], &nulls[1]);
 	/* Drafts are for those who can read the table, not for applications. */
-	values[2] = BoolGetDatum(pg_class_aclcheck(CatalogGet()->template_table, GetUserId(),
+	RoleBoundShops(ROLE_OFFICE, &values[2], &nulls[2]);
+	values[3] = BoolGetDatum(pg_class_aclcheck(CatalogGet()->template_table, GetUserId(),
 											   ACL_SELECT) == ACLCHECK_OK);
-	nulls[2] = ' ';
+	nulls[3] = ' ';
 	return QueryMaterialize(fcinfo, &template_get, values, nulls);
 }
 
@@ -169,7 +171,7 @@ coupon_browse(PG_FUNCTION_ARGS)
 	PassArg(fcinfo, 1, values, nulls, 1);
 	PassPageSize(fcinfo, 2, values, nulls, 2);
 	PassArg(fcinfo, 3, values, nulls, 3);
-	RoleBoundShops(&values[4], &nulls[4]);
+	RoleBoundShops(ROLE_ANY, &values[4], &nulls[4]);
 	return QueryMaterialize(fcinfo, &browse, values, nulls);
 }
 
@@ -209,7 +211,7 @@ coupon_wallet(PG_FUNCTION_ARGS)
 	PassArg(fcinfo, 1, values, nulls, 1);
 	PassPageSize(fcinfo, 2, values, nulls, 2);
 	PassArg(fcinfo, 3, values, nulls, 3);
-	RoleBoundShops(&values[4], &nulls[4]);
+	RoleBoundShops(ROLE_APPLICATION | ROLE_OPERATOR, &values[4], &nulls[4]);
 	return QueryMaterialize(fcinfo, &wallet, values, nulls);
 }
 
@@ -224,6 +226,6 @@ coupon_wallet_count(PG_FUNCTION_ARGS)
 
 	CheckUserGiven(fcinfo);
 	PassArg(fcinfo, 0, values, nulls, 0);
-	RoleBoundShops(&values[1], &nulls[1]);
+	RoleBoundShops(ROLE_APPLICATION | ROLE_OPERATOR, &values[1], &nulls[1]);
 	return QueryMaterialize(fcinfo, &wallet_count, values, nulls);
 }

@@ -166,7 +166,7 @@ coupon_channel_set(PG_FUNCTION_ARGS)
 	char		nulls[CHANNEL_NARGS];
 	QueryScope	scope;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	(void) ChannelArg(fcinfo, ARG_CHANNEL);
 	ReadSpec(fcinfo, &spec);
 	for (int i = 0; i < CHANNEL_NARGS; i++)
@@ -201,7 +201,7 @@ coupon_channel_enable(PG_FUNCTION_ARGS)
 	Datum		args[2];
 	QueryScope	scope;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	channel = ChannelArg(fcinfo, 0);
 	ArgRequire(fcinfo, 1, "enabled");
 	args[0] = CStringGetTextDatum(channel);
@@ -225,7 +225,7 @@ coupon_message_set(PG_FUNCTION_ARGS)
 	Datum		args[4];
 	QueryScope	scope;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	args[0] = CStringGetTextDatum(ChannelKindArg(fcinfo, 0));
 	args[1] = CStringGetTextDatum(ChannelArg(fcinfo, 1));
 	if (!remove)
@@ -254,7 +254,7 @@ coupon_contact_set(PG_FUNCTION_ARGS)
 	Datum		args[3];
 	QueryScope	scope;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_APPLICATION | ROLE_OPERATOR);
 	ArgRequire(fcinfo, 0, "user_id");
 	ArgCheckUserId(PG_GETARG_INT64(0));
 	args[0] = PG_GETARG_DATUM(0);
@@ -310,7 +310,7 @@ coupon_channel_test(PG_FUNCTION_ARGS)
 	int64		id;
 	QueryScope	scope;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	event.channel = ChannelArg(fcinfo, 0);
 	event.address = ChannelAddressArg(fcinfo, 1);
 	event.due_at = GetCurrentTimestamp();
@@ -336,7 +336,7 @@ coupon_notification_replay(PG_FUNCTION_ARGS)
 	QueryScope	scope;
 	uint64		n;
 
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	if (!PG_ARGISNULL(0))
 	{
 		args[0] = PG_GETARG_DATUM(0);

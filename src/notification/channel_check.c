@@ -41,12 +41,13 @@ HasControl(const char *text)
 }
 
 /*
- * ChannelRequireUnbound raises 42501 for a role that is bound to a shop.
+ * ChannelRequireUnbound raises 42501 for a role that is bound to a shop.  kinds: whom
+ * the function is for.
  */
 void
-ChannelRequireUnbound(void)
+ChannelRequireUnbound(RoleKinds kinds)
 {
-	RoleRequireUnbound("Channels, texts and contacts are common to all shops.");
+	RoleRequireUnbound(kinds, "Channels, texts and contacts are common to all shops.");
 }
 
 /*

@@ -7,6 +7,7 @@
 
 #include "fmgr.h"
 
+#include "base/shop_role.h"
 #include "render/request.h"
 
 /* A channel as coupon_channel_set is asked for; NULL: not given. */
@@ -23,7 +24,7 @@ typedef struct ChannelSpec
 	int			max_in_flight;
 } ChannelSpec;
 
-extern void ChannelRequireUnbound(void);
+extern void ChannelRequireUnbound(RoleKinds kinds);
 extern const char *ChannelArg(FunctionCallInfo fcinfo, int arg);
 extern const char *ChannelKindArg(FunctionCallInfo fcinfo, int arg);
 extern const char *ChannelAddressArg(FunctionCallInfo fcinfo, int arg);

@@ -173,7 +173,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	ArgRequire(fcinfo, 2, "user_id");
 	recipient.user_id = PG_GETARG_INT64(2);
 	ArgCheckUserId(recipient.user_id);
-	ChannelRequireUnbound();
+	ChannelRequireUnbound(ROLE_OPERATOR);
 	InitMaterializedSRF(fcinfo, 0);
 
 	args[0] = CStringGetTextDatum(event.kind);

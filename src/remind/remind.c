@@ -228,7 +228,7 @@ GetRequest(FunctionCallInfo fcinfo, Request *request, Answer *answer)
 	memset(answer, 0, sizeof(*answer));
 	answer->code = OUTCOME_NOT_FOUND;
 	if (!TemplateFetch(request->template_id, &request->view) ||
-		!RoleSeesShop(request->view.attrs.has_shop, request->view.attrs.shop_number))
+		!RoleSeesShop(ROLE_APPLICATION, request->view.attrs.has_shop, request->view.attrs.shop_number))
 		return false;
 	request->moment = RemindMoment(request->view.attrs.receive_start, request->minutes);
 	answer->moment = request->moment;
@@ -444,6 +444,6 @@ coupon_remind_list(PG_FUNCTION_ARGS)
 	values[1] = PG_GETARG_DATUM(1);
 	values[2] = PG_GETARG_DATUM(2);
 	nulls[2] = PG_ARGISNULL(2) ? 'n' : ' ';
-	RoleBoundShops(&values[3], &nulls[3]);
+	RoleBoundShops(ROLE_APPLICATION | ROLE_OPERATOR, &values[3], &nulls[3]);
 	return QueryMaterialize(fcinfo, &list, values, nulls);
 }

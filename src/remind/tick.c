@@ -450,7 +450,7 @@ coupon_remind_tick(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_COUPON_WRONG_ISOLATION),
 				 errmsg("coupon_remind_tick needs a READ COMMITTED transaction"),
 				 errhint("Run it in a transaction of its own.")));
-	RoleRequireUnbound("It fires reminders of all shops.");	/* see coupon_expire */
+	RoleRequireUnbound(ROLE_OPERATOR, "It fires reminders of all shops.");	/* see coupon_expire */
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 

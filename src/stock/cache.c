@@ -30,6 +30,7 @@
 
 #include "base/errors.h"
 #include "base/guc.h"
+#include "base/installed.h"
 #include "stock/cache.h"
 
 #define CACHE_PARTITIONS 32		/* a power of 2 */
@@ -135,7 +136,7 @@ CacheMakeKey(CacheKey *key, Oid relation, int64 template_id)
 	key->database = MyDatabaseId;
 	key->relation = relation;
 	key->template_id = template_id;
-	key->holder = CACHE_HOLDER_DATABASE;
+	key->holder = HOLDER_DATABASE;
 	if (slot_of_key != NULL)
 		key->hash = get_hash_value(slot_of_key, key);
 }

@@ -10,7 +10,6 @@
 #include "storage/condition_variable.h"
 #include "storage/lwlock.h"
 
-#define CACHE_HOLDER_DATABASE 0 /* the stock of this database */
 /*
  * Quota of a template without total: more than a total can be, and so that
  * sums of a few do not overflow.

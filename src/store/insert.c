@@ -244,7 +244,7 @@ SetCommonColumns(DirectInsert *direct, const InsertCommon *common)
 	SetColumn(direct, COUPON_RECEIVED_AT, TimestampTzGetDatum(common->received_at));
 	SetColumn(direct, COUPON_USE_START, TimestampTzGetDatum(common->use_start));
 	SetColumn(direct, COUPON_USE_END, TimestampTzGetDatum(common->use_end));
-	SetColumn(direct, COUPON_HOLDER, Int32GetDatum(0));
+	SetColumn(direct, COUPON_HOLDER, Int32GetDatum(HOLDER_DATABASE));
 	SetColumn(direct, COUPON_STATUS, Int16GetDatum(0));
 	SetColumn(direct, COUPON_SOURCE, CStringGetTextDatum(common->source));
 	if (common->request_id != NULL)

@@ -307,7 +307,7 @@ RowsCountIssued(int64 template_id, int64 watermark, bool by_id,
 			CHECK_FOR_INTERRUPTS();
 			holder = DatumGetInt32(slot_getattr(rs.slot, leaf.column[COUPON_HOLDER],
 												&isnull));
-			if (!isnull && holder == 0 &&
+			if (!isnull && holder == HOLDER_DATABASE &&
 				SlotInt8(rs.slot, leaf.column[COUPON_ID]) > watermark &&
 				SlotInt8(rs.slot, leaf.column[COUPON_TEMPLATE_ID]) == template_id)
 				count++;

@@ -135,6 +135,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	claim.request.now = GetCurrentTimestamp();
 	claim.request.limit_cap = 1;
 	claim.request.source = TaskSource(&view);
+	claim.request.roles = ROLE_OPERATOR;
 	if (!ClaimUnlessKeptOut(&claim))
 	{
 		SettlePutOff(task, line, LINE_INVALID_USER_ID);

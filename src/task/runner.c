@@ -322,7 +322,7 @@ ListDue(DueTask after, DueTask *tasks)
 	bool		isnull;
 	int			n;
 
-	RoleBoundShops(&args[0], &nulls[0]);
+	RoleBoundShops(ROLE_OPERATOR, &args[0], &nulls[0]);
 	args[1] = TimestampTzGetDatum(after.send_at);
 	args[2] = Int64GetDatum(after.id);
 	args[3] = Int64GetDatum(DUE_PAGE);

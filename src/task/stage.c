@@ -187,7 +187,7 @@ StageCreate(int64 task_id, Oid loader)
 					 name, quote_identifier(CatalogGet()->schema), task_id),
 			SPI_OK_UTILITY);
 	if (loader != CatalogGet()->owner)
-		Execute(psprintf("GRANT SELECT, INSERT (user_id), DELETE, TRUNCATE ON %s TO %s",
+		Execute(psprintf("GRANT SELECT, INSERT (user_id) ON %s TO %s",
 						 name, quote_identifier(GetUserNameFromId(loader, false))),
 				SPI_OK_UTILITY);
 
@@ -195,6 +195,18 @@ StageCreate(int64 task_id, Oid loader)
 	ObjectAddressSet(extension, ExtensionRelationId,
 					 get_extension_oid("coupon", false));
 	recordDependencyOn(&table, &extension, DEPENDENCY_AUTO);
+}
+
+/*
+ * StageClear removes all lines of a stage, and returns how many there were.  The
+ * task is a draft, and locked for update.
+ */
+int64
+StageClear(int64 task_id)
+{
+	RequireStage(task_id, RowExclusiveLock);
+	Execute(psprintf("DELETE FROM %s", StageName(task_id)), SPI_OK_DELETE);
+	return SPI_processed;
 }
 
 static bool

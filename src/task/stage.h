@@ -11,6 +11,7 @@
 
 extern Oid	StageOid(int64 task_id);
 extern void StageCreate(int64 task_id, Oid loader);
+extern int64 StageClear(int64 task_id);
 extern void StageDrop(int64 task_id);
 extern int64 StageSeal(int64 task_id, int64 first_row, int batch_size);
 extern void StageRead(int64 task_id, int64 first_line, int64 last_line,

@@ -41,6 +41,7 @@
 
 PG_FUNCTION_INFO_V1(coupon_task_create);
 PG_FUNCTION_INFO_V1(coupon_task_submit);
+PG_FUNCTION_INFO_V1(coupon_task_clear);
 PG_FUNCTION_INFO_V1(coupon_task_cancel);
 
 #define MAX_NAME 200			/* characters, as the CHECK has it */
@@ -199,7 +200,7 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 	bool		found;
 
 	args[0] = Int64GetDatum(task_id);
-	RoleBoundShops(&args[1], &nulls[1]);
+	RoleBoundShops(ROLE_OPERATOR, &args[1], &nulls[1]);
 	QueryBegin(&scope);
 	found = QueryRun(&read_task, args, nulls) == 1;
 	QueryEnd(&scope);
@@ -306,7 +307,7 @@ ShopOfTemplate(int64 template_id, char *null)
 	TemplateView view;
 
 	if (!TemplateFetchAnywhere(template_id, &view) ||
-		!RoleSeesShop(view.attrs.has_shop, view.attrs.shop_number))
+		!RoleSeesShop(ROLE_OPERATOR, view.attrs.has_shop, view.attrs.shop_number))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("template %lld does not exist", (long long) template_id)));
@@ -403,7 +404,7 @@ coupon_task_create(PG_FUNCTION_ARGS)
 		args[5] = CStringGetTextDatum(request_id);
 	else
 		nulls[5] = 'n';
-	RoleBoundShops(&shops, &shops_null);
+	RoleBoundShops(ROLE_OPERATOR, &shops, &shops_null);
 
 	QueryBegin(&scope);
 	if (QueryRun(&insert_task, args, nulls) == 1)
@@ -457,7 +458,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 	{
 		args[0] = Int64GetDatum(task_id);
 		args[1] = Int64GetDatum(task->lines);
-		args[2] = TimestampTzGetDatum(now ? GetCurrentTimestamp() : send_at);
+		args[2] = TimestampTzGetDatum(now || TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at);
 		QueryRun(&make_pending, args, NULL);
 		task->state = TASK_PENDING;
 		WakeWorkerAtCommit(WAKE_TASKS);
@@ -485,6 +486,40 @@ coupon_task_submit(PG_FUNCTION_ARGS)
 	values[1] = CStringGetTextDatum(OutcomeName(code));
 	values[2] = Int64GetDatum(task.lines);
 	nulls[2] = code == OUTCOME_NOT_FOUND;
+	PutRow(fcinfo, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * coupon_task_clear(task_id) → code, outcome, lines: removes what has been loaded into the
+ * stage of a task that is not sealed.
+ */
+Datum
+coupon_task_clear(PG_FUNCTION_ARGS)
+{
+	Task		task;
+	int			code = OUTCOME_OK;
+	Datum		values[3];
+	bool		nulls[3] = {false};
+
+	ArgRequire(fcinfo, 0, "task_id");
+	InitMaterializedSRF(fcinfo, 0);
+	values[2] = Int64GetDatum(0);
+	if (!TaskRead(PG_GETARG_INT64(0), TASK_FOR_UPDATE, &task))
+		code = OUTCOME_NOT_FOUND;
+	else if (task.state != TASK_DRAFT)
+		code = OUTCOME_WRONG_STATE;
+	else
+	{
+		QueryScope	scope;
+
+		QueryBegin(&scope);
+		values[2] = Int64GetDatum(StageClear(PG_GETARG_INT64(0)));
+		QueryEnd(&scope);
+	}
+	values[0] = Int32GetDatum(code);
+	values[1] = CStringGetTextDatum(OutcomeName(code));
+	nulls[2] = code != OUTCOME_OK;
 	PutRow(fcinfo, values, nulls);
 	return (Datum) 0;
 }

@@ -4,33 +4,121 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
-#include "base/id.h"
+#include "base/installed.h"
+#include "base/owner_query.h"
 #include "stock/xact_changes.h"
 #include "store/insert.h"
 #include "store/user_filter.h"
+#include "template/adopt.h"
 #include "template/fold.h"
 #include "template/trigger.h"
 
 PG_FUNCTION_INFO_V1(coupon_watermark_guard);
 PG_FUNCTION_INFO_V1(user_coupon_guard);
 
+static OwnerQuery share_watermark = {
+	"SELECT upto, restored FROM %1$s.coupon_watermark"
+	" WHERE holder OPERATOR(pg_catalog.=) $1 FOR SHARE",
+	1, {INT4OID}
+};
+
+static OwnerQuery share_watermarks = {
+	"LOCK TABLE %1$s.coupon_watermark IN SHARE MODE"
+};
+
+/* The new row, marked unless a fold writes it. */
+static HeapTuple
+MarkWatermark(TriggerData *trigger)
+{
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	int			column = SPI_fnumber(desc, "restored");
+	Datum		restored = BoolGetDatum(!FoldIsRunning());
+	bool		null = false;
+
+	return heap_modify_tuple_by_cols(TriggerRow(trigger), desc, 1, &column, &restored, &null);
+}
+
 /*
- * coupon_watermark_guard(): on coupon_watermark, AFTER each statement.
+ * coupon_watermark_guard(): on coupon_watermark, AFTER each statement, and BEFORE
+ * each row that is inserted or updated.
  */
 Datum
 coupon_watermark_guard(PG_FUNCTION_ARGS)
 {
-	(void) TriggerGet(fcinfo);
+	TriggerData *trigger = TriggerGet(fcinfo);
+
+	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		return PointerGetDatum(MarkWatermark(trigger));
 	if (!FoldIsRunning())
 		ChangesAdd(CHANGE_RECOUNT, CatalogGet()->template_table,
 						 CHANGE_ALL_TEMPLATES);
 	return PointerGetDatum(NULL);
+}
+
+/*
+ * Keep folds out to the end of the (sub)transaction, and tell up to which id a
+ * holder's coupons are folded by one: 0 where that was restored, since then those
+ * with such ids are still coming.
+ */
+static int64
+HoldWatermark(int32 holder)
+{
+	Datum		arg = Int32GetDatum(holder);
+	QueryScope	scope;
+	bool		found;
+	bool		isnull;
+	int64		upto = 0;
+
+	QueryBegin(&scope);
+	found = QueryRun(&share_watermark, &arg, NULL) == 1;
+	if (!found)
+	{
+		/* A row would collide with a restore's. */
+		QueryRun(&share_watermarks, NULL, NULL);
+		found = QueryRun(&share_watermark, &arg, NULL) == 1;
+	}
+	if (found && !DatumGetBool(QueryRequired(0, 2, BOOLOID)))
+		upto = DatumGetInt64(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	return upto;
+}
+
+/* What somebody writes with a holder is counted, or not written. */
+static void
+RequireCountable(int32 holder, int64 coupon_id)
+{
+	/* Read once per command: this transaction may fold meanwhile. */
+	static int32 held = -1;
+	static int64 upto = 0;
+	static LocalTransactionId transaction = InvalidLocalTransactionId;
+	static CommandId command = 0;
+	static SubTransactionId subtransaction = InvalidSubTransactionId;
+
+	if (held != holder || transaction != CompatLocalTransactionId() ||
+		command != GetCurrentCommandId(false) ||
+		subtransaction != GetCurrentSubTransactionId())
+	{
+		upto = HoldWatermark(holder);
+		held = holder;
+		transaction = CompatLocalTransactionId();
+		command = GetCurrentCommandId(false);
+		subtransaction = GetCurrentSubTransactionId();
+	}
+	if (coupon_id <= upto)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("coupon %lld with holder %d would not be counted: ids up to %lld are folded",
+						(long long) coupon_id, holder, (long long) upto),
+				 errhint("Leave its holder null, and then SELECT coupon_stock_adopt(template_id).")));
 }
 
 /* A row that is not folded is the only record of a unit issued. */
@@ -86,6 +174,17 @@ RefuseOtherStock(TriggerData *trigger)
 			 errhint("Revoke the coupon, and let the user claim another one.")));
 }
 
+/* Whether a row is counted by its id: it has a holder, and is not imported. */
+static bool
+IsCounted(TriggerData *trigger, HeapTuple row, int32 *holder)
+{
+	bool		isnull;
+	Datum		value = TriggerColumn(trigger, row, "holder", &isnull);
+
+	*holder = isnull ? -1 : DatumGetInt32(value);
+	return !isnull && *holder != HOLDER_IMPORTED;
+}
+
 /*
  * Tell what shared memory knows of users: which will hold a row, before it is
  * there (user_filter.c), and that somebody may hold one less, at commit
@@ -114,11 +213,13 @@ Datum
 user_coupon_guard(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = TriggerGet(fcinfo);
+	/* Id and template of the row that an UPDATE was about, just before. */
+	static int64 moving = 0;
+	static int64 moving_template = 0;
 	HeapTuple	new;
 	Oid			relation;
-	bool		isnull;
-	int64		old_template;
-	int64		new_template;
+	int32		holder;
+	int64		id;
 
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
 		NoteUsers(trigger);
@@ -138,29 +239,39 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 	}
 
 	new = TriggerRow(trigger);
-	old_template = TriggerInt8(trigger, trigger->tg_trigtuple, "template_id", 0);
-	new_template = TriggerInt8(trigger, new, "template_id", 0);
 	if (TRIGGER_FIRED_BY_DELETE(trigger->tg_event))
 	{
-		(void) TriggerColumn(trigger, new, "holder", &isnull);
-		if (!isnull && !TriggerIsReplica())
+		if (IsCounted(trigger, new, &holder) && TriggerIsReplica())
+			ChangesAdd(CHANGE_RECOUNT, relation, TriggerInt8(trigger, new, "template_id", 0));
+		else if (holder >= 0 && holder != HOLDER_IMPORTED)
 			RefuseUnfoldedDelete(TriggerInt8(trigger, new, "id", 0));
-		if (!isnull && TriggerIsReplica())
-			ChangesAdd(CHANGE_RECOUNT, relation, old_template);
 		return PointerGetDatum(new);
 	}
-
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
 		if (IsSameStock(trigger))
+		{
+			/* With another user id it may be inserted into another partition. */
+			moving = TriggerInt8(trigger, new, "id", 0);
+			moving_template = TriggerInt8(trigger, new, "template_id", 0);
 			return PointerGetDatum(new);
-		if (!TriggerIsReplica())
+		}
+		if (!TriggerIsReplica() && !AdoptIsRunning())
 			RefuseOtherStock(trigger);
-		ChangesAdd(CHANGE_RECOUNT, relation, old_template);
+		if (IsCounted(trigger, trigger->tg_trigtuple, &holder))
+			ChangesAdd(CHANGE_RECOUNT, relation,
+					   TriggerInt8(trigger, trigger->tg_trigtuple, "template_id", 0));
 	}
-	IdObserve(TriggerInt8(trigger, new, "id", 0));
-	(void) TriggerColumn(trigger, new, "holder", &isnull);
-	if (!isnull)
-		ChangesAdd(CHANGE_RECOUNT, relation, new_template);
+	if (IsCounted(trigger, new, &holder))
+	{
+		int64		template_id = TriggerInt8(trigger, new, "template_id", 0);
+
+		id = TriggerInt8(trigger, new, "id", 0);
+		if (!TriggerIsReplica() && !(TRIGGER_FIRED_BY_INSERT(trigger->tg_event) &&
+									  id == moving && template_id == moving_template))
+			RequireCountable(holder, id);
+		moving = 0;
+		ChangesAdd(CHANGE_RECOUNT, relation, template_id);
+	}
 	return PointerGetDatum(new);
 }

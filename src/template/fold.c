@@ -42,6 +42,12 @@ static OwnerQuery lock_watermark = {
 	" WHERE holder OPERATOR(pg_catalog.=) 0 FOR UPDATE"
 };
 
+/* For the worker, who waits for nobody. */
+static OwnerQuery lock_free_watermark = {
+	"SELECT upto FROM %1$s.coupon_watermark"
+	" WHERE holder OPERATOR(pg_catalog.=) 0 FOR UPDATE SKIP LOCKED"
+};
+
 static OwnerQuery read_watermark = {
 	"SELECT upto FROM %1$s.coupon_watermark"
 	" WHERE holder OPERATOR(pg_catalog.=) 0"
@@ -118,18 +124,21 @@ FoldWatermark(void)
 	return upto;
 }
 
-/* The work of FoldPlanned; returns the new watermark. */
+/* The work of FoldPlanned; returns the new watermark, 0 if somebody else folds. */
 static int64
-Fold(int64 *templates, int64 *coupons)
+Fold(bool wait, int64 *templates, int64 *coupons)
 {
+	OwnerQuery *lock = wait ? &lock_watermark : &lock_free_watermark;
 	Datum		args[2];
 	int64		upto;
 	int64		horizon;
 
-	if (QueryRun(&lock_watermark, NULL, NULL) == 0)
+	if (QueryRun(lock, NULL, NULL) == 0)
 	{
-		QueryRun(&create_watermark, NULL, NULL);
-		QueryRun(&lock_watermark, NULL, NULL);
+		if (QueryRun(&read_watermark, NULL, NULL) == 0)
+			QueryRun(&create_watermark, NULL, NULL);
+		if (QueryRun(lock, NULL, NULL) == 0)
+			return 0;
 	}
 	upto = OneInt8(1);
 
@@ -162,9 +171,12 @@ PlanForFew(void)
 	return nestlevel;
 }
 
-/* Fold; returns the new watermark and fills how much was folded. */
+/*
+ * Fold; returns the new watermark and fills how much was folded.  0: without "wait",
+ * and somebody else folds.
+ */
 static int64
-FoldPlanned(int64 *templates, int64 *coupons)
+FoldPlanned(bool wait, int64 *templates, int64 *coupons)
 {
 	int			nestlevel = PlanForFew();
 	QueryScope	scope;
@@ -174,7 +186,7 @@ FoldPlanned(int64 *templates, int64 *coupons)
 	running = true;
 	PG_TRY();
 	{
-		upto = Fold(templates, coupons);
+		upto = Fold(wait, templates, coupons);
 	}
 	PG_FINALLY();
 	{
@@ -235,8 +247,8 @@ FoldNew(bool woken)
 		/* Lost with a crash, the counts are lost with the watermark. */
 		(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
 								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-		if (HasFresh(horizon))
-			(void) FoldPlanned(&templates, &coupons);
+		if (HasFresh(horizon) && FoldPlanned(false, &templates, &coupons) == 0)
+			return FOLD_RETRY;
 		done = horizon;
 	}
 	return done < target ? FOLD_RETRY : -1;
@@ -267,7 +279,7 @@ coupon_fold(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 
-	upto = FoldPlanned(&templates, &coupons);
+	upto = FoldPlanned(true, &templates, &coupons);
 	values[0] = Int64GetDatum(upto);
 	values[1] = Int64GetDatum(templates);
 	values[2] = Int64GetDatum(coupons);

@@ -29,6 +29,7 @@ typedef enum TemplateOpenTo
 } TemplateOpenTo;
 
 #define TEMPLATE_OPEN_TO(who)	(1 << (who))	/* element of a set of them */
+#define TEMPLATE_OPEN_TO_ALL	(TEMPLATE_OPEN_TO(TEMPLATE_CODE + 1) - 1)
 
 /* The columns that a claim needs; lives in the payload of a cache entry. */
 typedef struct TemplateAttrs

@@ -27,9 +27,7 @@
 #include "base/commit_wakeup.h"
 #include "base/count_snapshot.h"
 #include "base/errors.h"
-#include "base/id.h"
 #include "base/owner_query.h"
-#include "base/shop_role.h"
 #include "stock/xact_changes.h"
 #include "template/fold.h"
 #include "template/template.h"
@@ -58,17 +56,33 @@ static OwnerQuery stock_row = {
 	2, {INT8OID, INT4OID}
 };
 
-static OwnerQuery lock_coupons = {
-	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
+static OwnerQuery lock_template = {
+	"SELECT 1 FROM %1$s.coupon_template WHERE id OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE",
+	1, {INT8OID}
 };
 
-/* Not by index, but for the first: it is asked for ids that were given by hand. */
-static OwnerQuery any_trace_of_template = {
-	"SELECT 1 FROM %1$s.coupon_remind WHERE template_id OPERATOR(pg_catalog.=) $1"
-	" UNION ALL SELECT 1 FROM %1$s.coupon_notification WHERE template_id OPERATOR(pg_catalog.=) $1"
-	" UNION ALL SELECT 1 FROM %1$s.coupon_notification_history"
-	"  WHERE template_id OPERATOR(pg_catalog.=) $1 LIMIT 1",
+/* What a holder other than this database has issued. */
+static OwnerQuery issued_by_holder = {
+	"SELECT COALESCE((SELECT s.folded FROM %1$s.coupon_stock s"
+	"  WHERE s.template_id OPERATOR(pg_catalog.=) $1 AND s.holder OPERATOR(pg_catalog.=) $2), 0)"
+	" OPERATOR(pg_catalog.+) (SELECT pg_catalog.count(*) FROM %1$s.user_coupon c"
+	"  WHERE c.template_id OPERATOR(pg_catalog.=) $1 AND c.holder OPERATOR(pg_catalog.=) $2"
+	"  AND c.holder OPERATOR(pg_catalog.<>) 3 AND c.id OPERATOR(pg_catalog.>) COALESCE("
+	"   (SELECT w.upto FROM %1$s.coupon_watermark w WHERE w.holder OPERATOR(pg_catalog.=) $2), 0))",
+	2, {INT8OID, INT4OID}
+};
+
+static OwnerQuery any_other_holder = {
+	"SELECT 1 FROM %1$s.coupon_stock WHERE template_id OPERATOR(pg_catalog.=) $1"
+	" AND holder OPERATOR(pg_catalog.<>) 0"
+	" AND (quota OPERATOR(pg_catalog.>) 0 OR folded OPERATOR(pg_catalog.>) 0)"
+	" UNION ALL SELECT 1 FROM %1$s.user_coupon WHERE template_id OPERATOR(pg_catalog.=) $1"
+	"  AND holder OPERATOR(pg_catalog.<>) 0 LIMIT 1",
 	1, {INT8OID}
+};
+
+static OwnerQuery lock_coupons = {
+	"LOCK TABLE %1$s.user_coupon IN SHARE MODE"
 };
 
 static OwnerQuery any_coupon = {
@@ -213,6 +227,19 @@ GuardTemplateUpdate(TriggerData *trigger, int64 id)
 						 "What a coupon is worth is fixed once one was issued: create a new template.");
 		return;					/* it has taken out all: lowering is covered */
 	}
+	/* What others may issue is a part of a total: without one, of nothing. */
+	if ((new_total == CACHE_UNLIMITED) != (old_total == CACHE_UNLIMITED))
+	{
+		Datum		arg = Int64GetDatum(id);
+
+		if (Ask(&any_other_holder, &arg))
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_BELOW_ISSUED),
+					 errmsg("template %lld cannot get or lose its total while another holder has a part of it",
+							(long long) id),
+					 errhint("SELECT * FROM coupon_stock WHERE template_id = %lld AND holder <> 0 lists them; copy the template.",
+							 (long long) id)));
+	}
 	if (new_total < old_total)
 		LowerQuota(id, OwnQuota(id, old_total), OwnQuota(id, new_total));
 }
@@ -325,25 +352,6 @@ GuardTemplateTruncate(Oid relation)
 	ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
 }
 
-/*
- * A shop must not get the reminders of another by the id of a template that was
- * deleted, nor its notifications, sent or not.  Roles that are not bound see them
- * anyhow, and a restore, which is one's, may fill the tables in any order.
- */
-static void
-RefuseUsedId(int64 id)
-{
-	Datum		arg = Int64GetDatum(id);
-
-	if (IdIsMadeHere(id))
-		return;
-	if (Ask(&any_trace_of_template, &arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
-				 errmsg("the id %lld was that of a template that users wait for", (long long) id),
-				 errhint("Leave the id to its default.")));
-}
-
 /* A row is stored, whatever other triggers have made of it. */
 static Datum
 NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
@@ -351,12 +359,7 @@ NoteTemplate(TriggerData *trigger, Oid relation, int64 id)
 	int64		stored = TriggerInt8(trigger, TriggerRow(trigger), "id", 0);
 
 	if (TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
-	{
-		if (!TriggerIsReplica() && RoleIsBound())
-			RefuseUsedId(id);
-		IdObserve(id);
 		TemplateNoteCreated(relation, id);
-	}
 	else if (stored != id && !TriggerIsReplica())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TEMPLATE_IN_USE),
@@ -420,6 +423,21 @@ HasStockRow(TriggerData *trigger, HeapTuple tuple)
 	return Ask(&stock_row, args);
 }
 
+/*
+ * A total does not change, and no other quota, until the end of the transaction:
+ * what is read of them from now on stays so.
+ */
+static void
+LockTemplate(int64 template_id)
+{
+	Datum		arg = Int64GetDatum(template_id);
+	QueryScope	scope;
+
+	QueryBegin(&scope);
+	QueryRun(&lock_template, &arg, NULL);
+	QueryEnd(&scope);
+}
+
 /* Another holder gets n units of what this database may still issue. */
 static void
 GiveQuotaAway(int64 template_id, int64 n)
@@ -433,6 +451,27 @@ GiveQuotaAway(int64 template_id, int64 n)
 	CountSnapshotRelease(&count);
 	if (found && row.quota != CACHE_UNLIMITED)
 		LowerQuota(template_id, row.quota, row.quota - n);
+}
+
+/* Another holder gives units back: those that it has not issued. */
+static void
+TakeQuotaBack(int64 template_id, int32 holder, int64 new_quota)
+{
+	Datum		args[2] = {Int64GetDatum(template_id), Int32GetDatum(holder)};
+	QueryScope	scope;
+	bool		isnull;
+	int64		issued;
+
+	QueryBegin(&scope);
+	QueryRunLatest(&issued_by_holder, args, NULL);
+	issued = DatumGetInt64(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	if (new_quota < issued)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BELOW_ISSUED),
+				 errmsg("quota of holder %d of template %lld cannot fall to %lld: it has issued %lld",
+						holder, (long long) template_id, (long long) new_quota,
+						(long long) issued)));
 }
 
 /*
@@ -473,9 +512,13 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
 					 errhint("Delete the row and insert another.")));
+		if (new_quota != old_quota)
+			LockTemplate(id);
 		/* An INSERT … ON CONFLICT that will be an UPDATE is left to that. */
 		if (new_quota > old_quota && !(insert && HasStockRow(trigger, new)))
 			GiveQuotaAway(id, new_quota - old_quota);
+		if (new_quota < old_quota)
+			TakeQuotaBack(id, ColumnInt4(trigger, new, "holder"), new_quota);
 	}
 	if (new_quota != old_quota)
 		ChangesAdd(CHANGE_EDITED, relation, id);

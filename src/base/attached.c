@@ -1,0 +1,237 @@
+/*
+ * attached.c
+ *		Whose functions and types hang on our tables.
+ *
+ * A shop may have triggers, CHECKs, defaults, generated columns and indexes of its
+ * own on our tables.  When a statement of ours writes such a table, they are evaluated
+ * as the owner of the extension, a superuser.  Functions are switched to the
+ * caller (caller.c), but an expression is more than the functions that it calls:
+ * default arguments are put into it, a domain adds its CHECK and default, a foreign
+ * key the cast of a type, and the body of an SQL function may stand in place of its
+ * call.  And in a background worker there is no caller to switch to.  Whoever owns
+ * such a function or type can change it at any time.
+ *
+ * So all that is used there, directly or by something that is used, has to belong
+ * to a superuser or to the owner of the extension; there are no rules, foreign keys
+ * join columns of one built-in type, and SQL functions have their body parsed
+ * (BEGIN ATOMIC), or a SET clause.  Else our statements refuse to write the table.
+ * PostgreSQL's own record of what depends on what tells what is used
+ * (coupon_attached_objects).
+ *
+ * A verdict is remembered per session and table until the table changes; where
+ * anything that is neither built in nor ours is used, until any function, type or role
+ * changes.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "parser/analyze.h"
+#include "parser/parsetree.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+
+#include "base/caller.h"
+#include "base/errors.h"
+#include "base/attached.h"
+#include "base/owner_query.h"
+
+/* A table that may be written. */
+typedef struct Verdict
+{
+	Oid			relation;		/* key */
+	bool		plain;			/* nothing is used but what is built in, or ours */
+	uint64		tree;			/* its partitions were judged, too, when "forgotten" was this */
+} Verdict;
+
+static HTAB *verdicts = NULL;
+static uint64 messages = 0;		/* of invalidation, so far */
+static uint64 forgotten = 1;	/* verdicts, so far */
+
+static post_parse_analyze_hook_type previous_analyze = NULL;
+static ExecutorStart_hook_type previous_start = NULL;
+
+/* For each table what it cannot be written with, else what is attached, if anything. */
+static OwnerQuery attached_objects = {
+	"SELECT t, u.object, u.problem FROM pg_catalog.unnest($1) t LEFT JOIN LATERAL ("
+	" SELECT x.object, x.problem FROM %1$s.coupon_attached_objects(t) x"
+	" ORDER BY x.problem LIMIT 1) u ON true",
+	1, {REGCLASSARRAYOID}
+};
+
+static void
+Forget(Oid relation)
+{
+	if (hash_search(verdicts, &relation, HASH_REMOVE, NULL) != NULL)
+		forgotten++;
+}
+
+static void
+ForgetMany(bool also_plain)
+{
+	HASH_SEQ_STATUS all;
+	Verdict    *verdict;
+
+	hash_seq_init(&all, verdicts);
+	while ((verdict = hash_seq_search(&all)) != NULL)
+	{
+		if (also_plain || !verdict->plain)
+			Forget(verdict->relation);
+	}
+}
+
+/* Callbacks: no look-up in here. */
+static void
+RelationChanged(Datum arg, Oid relation)
+{
+	messages++;
+	if (OidIsValid(relation))
+		Forget(relation);
+	else
+		ForgetMany(true);
+}
+
+static void
+ObjectChanged(Datum arg, int cacheid, uint32 hashvalue)
+{
+	messages++;
+	ForgetMany(false);
+}
+
+static void
+Refuse(int row, Oid relation)
+{
+	bool		isnull;
+	char	   *object = TextDatumGetCString(QueryText(row, 2, &isnull));
+	char	   *problem = TextDatumGetCString(QueryText(row, 3, &isnull));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_ATTACHED),
+			 errmsg("table \"%s\" cannot be written: %s %s", get_rel_name(relation), object, problem),
+			 errdetail("Triggers, CHECKs, defaults, generated columns, indexes and foreign keys of the table are evaluated as the owner of the extension; whoever can change them could become that."),
+			 errhint("Give the object to a superuser with ALTER … OWNER TO, give the function a SET clause, or drop what uses it.")));
+}
+
+/* Judge tables, and remember it unless something has changed meanwhile. */
+static void
+Judge(Datum *relations, int nrelations)
+{
+	Datum		argument = PointerGetDatum(construct_array(relations, nrelations, REGCLASSOID,
+														   sizeof(Oid), true, TYPALIGN_INT));
+	uint64		seen = messages;
+	uint64		rows;
+	QueryScope	scope;
+	bool	   *plain;
+	bool		isnull;
+
+	plain = palloc(nrelations * sizeof(bool));
+	QueryBegin(&scope);
+	QueryPlanByIndex();
+	rows = QueryRunLatest(&attached_objects, &argument, NULL);
+	for (uint64 i = 0; i < rows; i++)
+	{
+		bool		good;
+
+		relations[i] = QueryValue(i, 1, &isnull);	/* whatever their order */
+		(void) QueryValue(i, 2, &plain[i]);
+		(void) QueryValue(i, 3, &good);
+		if (!good)
+			Refuse(i, DatumGetObjectId(relations[i]));
+	}
+	QueryEnd(&scope);
+	for (int i = 0; i < nrelations && seen == messages; i++)
+	{
+		Verdict    *verdict = hash_search(verdicts, &relations[i], HASH_ENTER, NULL);
+
+		verdict->plain = plain[i];
+		verdict->tree = 0;
+	}
+}
+
+/*
+ * AttachedCheck raises VC016 where something hangs on tables, a list of OIDs, with
+ * which they must not be written as the owner.
+ */
+void
+AttachedCheck(const List *relations)
+{
+	Datum	   *unknown = palloc(list_length(relations) * sizeof(Datum));
+	int			n = 0;
+	const ListCell *lc;
+
+	foreach(lc, relations)
+	{
+		if (hash_search(verdicts, &lfirst_oid(lc), HASH_FIND, NULL) == NULL)
+			unknown[n++] = ObjectIdGetDatum(lfirst_oid(lc));
+	}
+	if (n > 0)
+		Judge(unknown, n);
+	pfree(unknown);
+}
+
+/* A table that a statement of ours writes, with its partitions; all are locked. */
+static void
+CheckTree(Oid relation)
+{
+	Verdict    *verdict = hash_search(verdicts, &relation, HASH_FIND, NULL);
+
+	if (likely(verdict != NULL && verdict->tree == forgotten))
+		return;
+	AttachedCheck(find_all_inheritors(relation, NoLock, NULL));
+	verdict = hash_search(verdicts, &relation, HASH_FIND, NULL);
+	if (verdict != NULL)
+		verdict->tree = forgotten;
+}
+
+/* Before the statement is rewritten: rules would be planned otherwise. */
+static void
+AnalyzeStatement(ParseState *state, Query *query, JumbleState *jumble)
+{
+	if (previous_analyze)
+		previous_analyze(state, query, jumble);
+	if (query->resultRelation > 0 && CallerSqlIsOurs())
+		AttachedCheck(list_make1_oid(rt_fetch(query->resultRelation, query->rtable)->relid));
+}
+
+static void
+StartStatement(QueryDesc *query, int flags)
+{
+	const PlannedStmt *statement = query->plannedstmt;
+	ListCell   *lc;
+
+	if (statement->resultRelations != NIL && CallerSqlIsOurs())
+	{
+		foreach(lc, statement->resultRelations)
+			CheckTree(rt_fetch(lfirst_int(lc), statement->rtable)->relid);
+	}
+	if (previous_start)
+		previous_start(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+}
+
+/*
+ * AttachedInit sets the hooks and registers the callbacks; called once, from
+ * _PG_init.
+ */
+void
+AttachedInit(void)
+{
+	static const int caches[] = {PROCOID, TYPEOID, CONSTROID, AUTHOID};
+	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Verdict)};
+
+	verdicts = hash_create("coupon attached", 64, &control, HASH_ELEM | HASH_BLOBS);
+	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
+	for (int i = 0; i < lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], ObjectChanged, (Datum) 0);
+	previous_analyze = post_parse_analyze_hook;
+	post_parse_analyze_hook = AnalyzeStatement;
+	previous_start = ExecutorStart_hook;
+	ExecutorStart_hook = StartStatement;
+}
