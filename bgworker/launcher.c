@@ -232,7 +232,7 @@ Settle(int number)
 	}
 	if (slot.state == WORKER_ABSENT || slot.state == WORKER_UNWANTED)
 		Forget(number);
-	else if (SlotIsAsked(number))
+	else if (SlotIsAsked(number) || slot.state == WORKER_LEFT)
 	{
 		SlotSetState(number, WORKER_LEFT);
 		WaitUntil(charge, LEFT_PAUSE);
@@ -352,28 +352,61 @@ Start(int number, MemoryContext context)
 	WaitUntil(charge, FULL_PAUSE);
 }
 
-/* Start what is due; returns for how long there is nothing to do. */
+/* How many processes there are, or soon will be. */
+static int
+CountProcesses(void)
+{
+	int			n = 0;
+
+	for (int i = 1; i < SlotCount(); i++)
+		n += OidIsValid(charges[i].database) && !charges[i].waiting;
+	return n;
+}
+
+/* The slot that waits for its moment since the longest time; 0: none does. */
+static int
+FindDue(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			first = 0;
+
+	for (int i = 1; i < SlotCount(); i++)
+	{
+		const Charge *charge = &charges[i];
+
+		if (OidIsValid(charge->database) && charge->waiting && charge->retry_at <= now &&
+			(first == 0 || charge->retry_at < charges[first].retry_at))
+			first = i;
+	}
+	return first;
+}
+
+/*
+ * Start what is due, those that have waited longest first, as far as there may be
+ * processes.  Returns for how long there is nothing to do.
+ */
 static long
 StartDue(int starting, MemoryContext context)
 {
 	long		sleep = starting > 0 ? BUSY_PAUSE : LONGEST_SLEEP;
+	int			processes = CountProcesses();
+	int			due;
 
+	while ((due = FindDue()) != 0 && starting < STARTING_AT_A_TIME &&
+		   processes < coupon_max_workers)
+	{
+		Start(due, context);
+		starting++;
+		processes += !charges[due].waiting;
+		sleep = Min(sleep, BUSY_PAUSE);
+	}
+	SlotSetCrowded(due != 0 && processes >= coupon_max_workers);
 	for (int i = 1; i < SlotCount(); i++)
 	{
-		Charge	   *charge = &charges[i];
-
-		if (!OidIsValid(charge->database) || !charge->waiting)
-			continue;
-		if (charge->retry_at <= GetCurrentTimestamp() && starting < STARTING_AT_A_TIME)
-		{
-			Start(i, context);
-			starting++;
-		}
-		if (charge->waiting)
-			sleep = Min(sleep, TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
-															   charge->retry_at));
-		else
-			sleep = Min(sleep, BUSY_PAUSE);
+		if (OidIsValid(charges[i].database) && charges[i].waiting)
+			sleep = Min(sleep, Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+																   charges[i].retry_at),
+								   processes < coupon_max_workers ? 0 : BUSY_PAUSE));
 	}
 	/* One that is due has to wait for others, who wake us; do not spin. */
 	return Max(sleep, 100);

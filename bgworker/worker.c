@@ -31,11 +31,14 @@
 #include "base/compat.h"
 #include "base/guc.h"
 #include "base/worker_slots.h"
+#include "bgworker/base/process.h"
+#include "bgworker/delivery/deliver.h"
 #include "bgworker/job.h"
 #include "bgworker/worker.h"
 
 /* A worker with nothing to do looks whether it should still be there. */
 #define LONGEST_SLEEP 60000		/* ms */
+#define TURN_LENGTH 10000		/* ms, while other databases wait for a process */
 #define LOOK_PAUSE 1000			/* ms, between two looks while answers come in */
 
 /* What the launcher passes on. */
@@ -56,6 +59,7 @@ static int	my_number;			/* of my slot */
 static WorkerKind my_kind;
 static char *my_database_name;
 static TimestampTz looked_at = 0;
+static TimestampTz started_at;
 
 /*
  * WorkerRegister asks the postmaster for a worker or mailer.  False: there is
@@ -138,6 +142,23 @@ LeaveUnlessNeeded(MemoryContext context)
 	if (!GucNamesDatabase(my_database_name) ||
 		(my_kind == KIND_MAILER && !SlotMailerIsWanted(MyDatabaseId)))
 		Leave(WORKER_UNWANTED);
+}
+
+/*
+ * Where more databases have work than there may be processes, each has its turn: this
+ * one begins nothing new after a while, and leaves when what it has begun is over.
+ */
+static void
+MakeRoom(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		leaving = SlotIsCrowded() &&
+		TimestampDifferenceExceeds(started_at, now, TURN_LENGTH);
+
+	ProcessSetLeaving(leaving);
+	if (leaving && (DeliverIsIdle() ||
+					TimestampDifferenceExceeds(started_at, now, 2 * TURN_LENGTH)))
+		Leave(WORKER_LEFT);
 }
 
 /* One turn; returns for how long to sleep. */
@@ -231,6 +252,7 @@ CouponWorkerMain(Datum arg)
 	MemoryContextSwitchTo(context);
 	LeaveUnlessNeeded(context);
 	SlotSetState(my_number, WORKER_RUNNING);
+	started_at = GetCurrentTimestamp();
 	SlotWakeLauncher();				/* it starts the next one */
 	JobInit(my_number, my_kind);
 
@@ -239,6 +261,7 @@ CouponWorkerMain(Datum arg)
 		long		sleep = Turn(context, ready);
 
 		MemoryContextReset(context);
+		MakeRoom();
 		ready = Sleep(sleep);
 		if (SlotIsAsked(my_number))
 			Leave(WORKER_LEFT);

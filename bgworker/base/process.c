@@ -10,6 +10,7 @@
 
 static int	my_slot;
 static WorkerKind my_kind;
+static bool leaving = false;
 
 /*
  * ProcessInit says which slot this process has, and what it is.
@@ -51,4 +52,23 @@ ProcessClockWentBack(TimestampTz *last)
 
 	*last = GetCurrentTimestamp();
 	return *last < before;
+}
+
+/*
+ * ProcessSetLeaving tells whether this process is to leave as soon as what it has begun
+ * is over.
+ */
+void
+ProcessSetLeaving(bool to_leave)
+{
+	leaving = to_leave;
+}
+
+/*
+ * ProcessIsLeaving tells that nothing new is to be begun.
+ */
+bool
+ProcessIsLeaving(void)
+{
+	return leaving;
 }

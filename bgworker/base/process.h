@@ -12,6 +12,8 @@
 extern void ProcessInit(int slot, WorkerKind kind);
 extern int	ProcessSlot(void);
 extern WorkerKind ProcessKind(void);
+extern void ProcessSetLeaving(bool to_leave);
+extern bool ProcessIsLeaving(void);
 extern bool ProcessClockWentBack(TimestampTz *last);
 
 #endif							/* COUPON_PROCESS_H */

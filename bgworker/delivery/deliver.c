@@ -395,7 +395,7 @@ Work(void)
 		ChannelWindow	   *window = WindowAt(i);
 
 		/* With all answers recorded, also those for whom few places are free. */
-		if (WindowReadyAt(window) > now)
+		if (WindowReadyAt(window) > now || ProcessIsLeaving())
 			continue;
 		taken[i] = now < careful_until ? TakeIsolated(window, turn) : WindowTake(window, turn);
 		foreach(lc, taken[i])
@@ -476,6 +476,15 @@ DeliverJob(bool woken)
 			WindowAt(i)->look_at = 0;
 	}
 	return Turn();
+}
+
+/*
+ * DeliverIsIdle tells whether nothing is on its way, and all answers are recorded.
+ */
+bool
+DeliverIsIdle(void)
+{
+	return TransferInFlight() == 0 && AnswersDueAt() == DT_NOEND;
 }
 
 /* DeliverAnswers is the job for the socket: answers have come. */

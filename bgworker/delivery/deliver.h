@@ -8,5 +8,6 @@
 extern void DeliverInit(bool mail);
 extern long DeliverJob(bool woken);
 extern long DeliverAnswers(bool woken);
+extern bool DeliverIsIdle(void);
 
 #endif							/* COUPON_DELIVER_H */

@@ -37,6 +37,7 @@ int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
 int			coupon_max_attempts = 12;
 int			coupon_max_templates = 4096;
+int			coupon_max_workers = 4;
 int			coupon_node_id = 0;
 int			coupon_task_share = 33;
 
@@ -186,6 +187,17 @@ DefineAtStart(void)
 							16,
 							1024 * 1024,
 							PGC_POSTMASTER,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.max_workers",
+							"Sets how many workers and mailers run at a time, in all databases together.",
+							"Those of more databases take turns. From 1 to 262143.",
+							&coupon_max_workers,
+							4,
+							1,
+							262143,
+							PGC_SIGHUP,
 							0,
 							NULL, NULL, NULL);
 

@@ -20,6 +20,7 @@ extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
 extern PGDLLIMPORT int coupon_max_attempts;
 extern PGDLLIMPORT int coupon_max_templates;
+extern PGDLLIMPORT int coupon_max_workers;
 extern PGDLLIMPORT int coupon_node_id;
 extern PGDLLIMPORT int coupon_task_share;	/* percent */
 

@@ -36,6 +36,8 @@
 
 #include "base/worker_slots.h"
 
+#define MOST_PROCESSES 512		/* in turn */
+
 typedef struct WorkerSlot
 {
 	pg_atomic_uint32 reasons;
@@ -47,6 +49,7 @@ typedef struct WorkerSlot
 
 typedef struct WorkerSlots
 {
+	bool		crowded;		/* databases wait for a process to make room */
 	Oid			installed;		/* where, since the launcher looked */
 	WorkerSlot	slots[FLEXIBLE_ARRAY_MEMBER];
 } WorkerSlots;
@@ -55,13 +58,13 @@ static WorkerSlots *shared = NULL;
 static LWLock *lock = NULL;
 
 /*
- * SlotCount returns the number of slots: the launcher's, and as many as
- * there can be background workers.
+ * SlotCount returns the number of slots: the launcher's, and those of workers and
+ * mailers, most of which may be waiting for their turn.
  */
 int
 SlotCount(void)
 {
-	return 1 + max_worker_processes;
+	return 1 + MOST_PROCESSES;
 }
 
 /*
@@ -308,6 +311,37 @@ SlotIsAsked(int number)
 	asked = shared->slots[number].asked;
 	LWLockRelease(lock);
 	return asked;
+}
+
+/*
+ * SlotSetCrowded says, for the launcher, whether databases wait for a process to make
+ * room, and wakes all, that they see it.
+ */
+void
+SlotSetCrowded(bool crowded)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	shared->crowded = crowded;
+	for (int i = 1; crowded && i < SlotCount(); i++)
+	{
+		if (shared->slots[i].latch != NULL)
+			SetLatch(shared->slots[i].latch);
+	}
+	LWLockRelease(lock);
+}
+
+/*
+ * SlotIsCrowded tells whether databases wait for a process to make room.
+ */
+bool
+SlotIsCrowded(void)
+{
+	bool		crowded;
+
+	LWLockAcquire(lock, LW_SHARED);
+	crowded = shared->crowded;
+	LWLockRelease(lock);
+	return crowded;
 }
 
 /*

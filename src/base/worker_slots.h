@@ -26,7 +26,7 @@ typedef enum WorkerState
 {
 	WORKER_STARTING,			/* asked for; not yet connected */
 	WORKER_RUNNING,
-	WORKER_LEFT,				/* made room for another command */
+	WORKER_LEFT,				/* made room, for another command or database */
 	WORKER_ABSENT,				/* no extension in the database */
 	WORKER_UNWANTED,			/* coupon.databases does not name it any more */
 	WORKER_FAILED				/* ended by itself; will be tried again */
@@ -57,6 +57,7 @@ extern int	SlotOpen(Oid database, WorkerKind kind);
 extern void SlotClose(int number);
 extern Oid	SlotTakeInstalled(void);
 extern void SlotForgetAsked(int number);
+extern void SlotSetCrowded(bool crowded);
 extern bool SlotMailerIsWanted(Oid database);
 
 /* For the process of a slot, and its launcher. */
@@ -64,6 +65,7 @@ extern bool SlotAttach(int number, Oid database);
 extern void SlotDetach(int number);
 extern uint32 SlotTakeReasons(int number);
 extern bool SlotIsAsked(int number);
+extern bool SlotIsCrowded(void);
 extern void SlotWantMailer(int number, bool wanted);
 extern void SlotSetState(int number, WorkerState state);
 extern void SlotCountTurn(int number);
