@@ -248,3 +248,17 @@ SELECT count(*) FROM user_coupon WHERE user_id = 9 AND template_id = 241;
 -- request ids that are ours
 SELECT coupon_receive(241, 9, 'task 5');
 SELECT coupon_receive(241, 9, 'redis:1:2');
+
+-- kept out by a trigger or unique index of the shop's: a row for that user, and the others go on
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status, per_user_limit) VALUES (250, 'picky', 5, 1, 'published', 3);
+CREATE FUNCTION picky() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.user_id = 2502 THEN RETURN NULL; END IF; RETURN NEW; END';
+CREATE TRIGGER picky BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION picky();
+SELECT code, outcome FROM coupon_receive(250, 2502);
+SELECT user_id, code, outcome FROM coupon_receive_many(250, '{2501,2502,2503}');
+DROP TRIGGER picky ON user_coupon;
+DROP FUNCTION picky();
+CREATE UNIQUE INDEX one_each ON user_coupon (user_id, template_id) WHERE template_id = 250;
+SELECT user_id, code, outcome FROM coupon_receive_many(250, '{2501,2502,2503}');
+SELECT code, outcome FROM coupon_receive(250, 2502);
+DROP INDEX one_each;
+SELECT coupon_stock_left(250), count(*) FROM user_coupon WHERE template_id = 250;

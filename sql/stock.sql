@@ -219,3 +219,16 @@ UPDATE coupon_stock SET quota = 2 WHERE template_id = 422 AND holder = 1;
 DELETE FROM coupon_stock WHERE template_id = 422 AND holder = 1;
 UPDATE coupon_stock SET quota = 3 WHERE template_id = 422 AND holder = 1;
 SELECT coupon_stock_left(422);
+
+-- a trigger that takes claimed coupons away gives no unit back
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (423, 'taken away', 2, 1, 'published');
+CREATE FUNCTION takes_away() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN DELETE FROM user_coupon WHERE template_id = 423 AND id <= NEW.id; RETURN NULL; END';
+CREATE TRIGGER takes_away AFTER INSERT ON user_coupon FOR EACH ROW WHEN (NEW.user_id = 4262) EXECUTE FUNCTION takes_away();
+SELECT outcome FROM coupon_receive(423, 4261);
+SELECT refused('SELECT coupon_receive(423, 4262)');
+SELECT upto > 0 FROM coupon_fold();
+SELECT refused('SELECT coupon_receive(423, 4262)');
+DROP TRIGGER takes_away ON user_coupon;
+DROP FUNCTION takes_away();
+SELECT outcome FROM coupon_receive(423, 4263);
+SELECT outcome FROM coupon_receive(423, 4264);

@@ -308,7 +308,8 @@ FillCommon(const ClaimWork *work, InsertCommon *common)
 
 /*
  * Insert the coupons of the first n undecided users; those whose row met a
- * conflict stay undecided.  Returns the number of rows made.
+ * conflict stay undecided, for a while: then it is an index or trigger of somebody's
+ * that keeps them out, and they are refused.  Returns the number of rows made.
  */
 static int
 InsertFirst(ClaimWork *work, int n)
@@ -336,7 +337,16 @@ InsertFirst(ClaimWork *work, int n)
 	for (int i = 0; i < nchosen; i++)
 	{
 		if (!rows[i].inserted)
+		{
+			/* A conflict that the last looks did not explain is not ours. */
+			if (work->conflicts + 1 >= CLAIM_MAX_CONFLICTS)
+			{
+				chosen[i]->code = OUTCOME_NOT_CLAIMABLE;
+				chosen[i]->kept_out = true;
+				TemplateCountRefusals(&work->view, OUTCOME_NOT_CLAIMABLE, 1);
+			}
 			continue;
+		}
 		chosen[i]->code = OUTCOME_OK;
 		chosen[i]->coupon_id = rows[i].coupon_id;
 		chosen[i]->use_end = common.use_end;
@@ -376,14 +386,7 @@ ReserveAndInsert(ClaimWork *work)
 	if (made < got && work->view.origin != TEMPLATE_OWN_CREATED)
 		StockTakeBack(&work->view.key, got - made);
 
-	/* A conflict that the next look does not explain is not ours. */
-	work->conflicts = made < got ? work->conflicts + 1 : 0;
-	if (work->conflicts >= CLAIM_MAX_CONFLICTS)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNIQUE_VIOLATION),
-				 errmsg("coupons of template %lld conflict with a unique index that is not coupon's own",
-						(long long) work->request->template_id),
-				 errhint("Look at the indexes of user_coupon and its partitions.")));
+	work->conflicts = made < got && work->conflicts + 1 < CLAIM_MAX_CONFLICTS ? work->conflicts + 1 : 0;
 }
 
 /* For a role that is bound to a shop there are no other templates. */

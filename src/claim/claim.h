@@ -31,6 +31,7 @@ typedef struct ClaimResult
 	int32		receive_seq;
 	TimestampTz use_end;
 	bool		repeated;
+	bool		kept_out;		/* not_claimable: by an index or trigger of somebody's */
 } ClaimResult;
 
 extern void ClaimCoupons(const ClaimRequest *request, const int64 *users,

@@ -136,7 +136,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	claim.request.limit_cap = 1;
 	claim.request.source = TaskSource(&view);
 	claim.request.roles = ROLE_OPERATOR;
-	if (!ClaimUnlessKeptOut(&claim))
+	if (!ClaimUnlessKeptOut(&claim) || claim.result.kept_out)
 	{
 		SettlePutOff(task, line, LINE_INVALID_USER_ID);
 		return STEP_MORE;
