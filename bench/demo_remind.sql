@@ -1,7 +1,7 @@
 -- The demo's reminders: due in a moment, later, and taken back.  Variables:
 -- http, smtp (ports of the receivers), secret.
 \o /dev/null
-SELECT coupon_channel_set('sms', 'http://127.0.0.1:' || :'http' || '/sms', secret => :'secret');
+SELECT coupon_channel_set('sms', 'http://127.0.0.1:' || :'http' || '/sms', secret => :'secret', user_id_is_address => true);
 SELECT coupon_channel_set('app', 'http://127.0.0.1:' || :'http' || '/app', secret => :'secret', batch_size => 100);
 SELECT coupon_channel_set('email', 'smtp://127.0.0.1:' || :'smtp', mail_from => 'shop@example.com');
 SELECT coupon_contact_set(n, 'email', format('user%s@example.com', n)) FROM generate_series(1, 11) n;

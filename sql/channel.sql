@@ -72,6 +72,13 @@ SELECT coupon_contact_set(5, 'app', 'a"b\ä&=+ %');
 SELECT regexp_replace(headers, '\d{10,}', '…', 'g') AS headers, (b - 'x') - 'at' - 't' AS body,
        b #>> '{x,id}' = header(p.headers, 'Idempotency-Key') AS id, b ->> 'at' ~ '^\d{4}-\d\d-\d\dT\d\d:\d\d:00Z$' AS at
 FROM coupon_channel_preview('reminder', 'app', 5) p, CAST(p.body AS jsonb) AS b;
+-- XML: for text and attributes
+SELECT coupon_channel_set('app', 'https://gw.example.com/token-4711?key=1', headers => '{"Content-Type": "application/soap+xml; charset=utf-8"}',
+    body_template => '<m to="{address}"><t>{name}</t><l>{addresses}</l></m>');
+SELECT coupon_contact_set(6, 'app', E'<a href="x">&''b');
+SELECT p.endpoint, p.body FROM coupon_channel_preview('reminder', 'app', 6) p;
+SELECT coupon_channel_set('app', 'https://gw.example.com/form', require_tls => true);
+SELECT coupon_channel_set('app', 'https://gw.example.com/form', require_tls => NULL);
 SELECT coupon_channel_set('app', 'https://gw.example.com/form', secret => :'one', headers => '{"content-type": "application/x-www-form-urlencoded"}',
     body_template => 'to={address}&all={addresses}&list={recipients}&text={body}');
 SELECT regexp_replace(headers, '\d{10,}|v1,\S+', '…', 'g') AS headers, regexp_replace(body, '\d{10,}', '…', 'g') AS body,

@@ -507,6 +507,16 @@ sql(q{DELETE FROM coupon_message});
 	cmp_ok($leased, '<', 10, 'lanes: each transaction that leases records as well');
 }
 
+# A user without a contact is not reached by the user id unless the channel says so.
+{
+	sql(q{SELECT coupon_contact_set(9001, 'sms', '+49 151 9001')});
+	channel('sms', 'ok/known', 'user_id_is_address => NULL');
+	my $id = reminders_due('sms', 9001, 9003, 'known');
+	await("count(*) FILTER (WHERE state = 'delivered') = 1 AND count(*) FILTER (WHERE state = 'dead' AND last_error ~ 'has a contact') = 2 FROM coupon_notification_history WHERE template_id = $id",
+		'contacts: who has none is told nothing');
+	is(join(' ', sort map { address_of($_) } arrived('ok/known')), '+49 151 9001', 'contacts: and no stranger is');
+}
+
 $node->stop;
 stop_process($receiver);
 done_testing();

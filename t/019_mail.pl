@@ -102,6 +102,16 @@ mailer_is(0, 'mailer: leaves when the channel is no longer smtp');
 $ids = tests('email', 1, 'x');
 await("count(*) = 1 FROM coupon_notification_history WHERE id = $ids", 'mailer: which the worker serves then');
 
+# A server without TLS gets nothing where TLS is required.
+channel('email', $smtp, q{mail_from => 'shop@example.test', require_tls => true});
+mailer_is(1, 'TLS required: a mailer');
+$ids = tests('email', 1, 'secret@mail.test');
+await("count(*) = 1 FROM coupon_notification WHERE id = $ids AND last_error ~* 'ssl|tls'", 'TLS required: the mail waits, and says why');
+is(scalar(mails('secret')), 0, 'TLS required: nothing was sent');
+channel('email', $smtp, q{mail_from => 'shop@example.test'});
+sql("UPDATE coupon_notification SET next_at = clock_timestamp() WHERE id = $ids; SELECT coupon_worker_wake()");
+await("count(*) = 1 FROM coupon_notification_history WHERE id = $ids AND state = 'delivered'", 'TLS required no more: it goes');
+
 # DROP DATABASE with a mailer, and a mail that hangs.
 sql('CREATE DATABASE other');
 sql('CREATE EXTENSION coupon', 'other');

@@ -109,7 +109,7 @@ wait_for() {
 
 # set_channel channel port batch_size max_in_flight timeout
 set_channel() {
-    query "SELECT coupon_channel_set('$1', 'http://127.0.0.1:$2/', batch_size => $3, max_in_flight => $4,
+    query "SELECT coupon_channel_set('$1', 'http://127.0.0.1:$2/', batch_size => $3, max_in_flight => $4, user_id_is_address => true,
                                      timeout => '$5', secret => 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw')" > /dev/null
 }
 

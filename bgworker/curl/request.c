@@ -315,7 +315,7 @@ RequestApply(Transfer *transfer, const TransferRequest *request, MemoryContext c
 	{
 		bool		secret = request->username && !IsLoopback(request->endpoint);
 
-		SET(CURLOPT_USE_SSL, (long) (secret ? CURLUSESSL_ALL : CURLUSESSL_TRY));
+		SET(CURLOPT_USE_SSL, (long) (secret || request->require_tls ? CURLUSESSL_ALL : CURLUSESSL_TRY));
 		SET(CURLOPT_MAIL_FROM, request->mail_from ? request->mail_from : "");
 		SET(CURLOPT_MAIL_RCPT, list);
 		SET(CURLOPT_INFILESIZE_LARGE, (curl_off_t) transfer->body_length);

@@ -17,6 +17,7 @@ typedef struct TransferRequest
 	const char *username;		/* NULL: none; HTTP: basic, SMTP: AUTH */
 	const char *password;
 	int			timeout;		/* ms for the whole transfer */
+	bool		require_tls;	/* SMTP: else it is used where it is offered */
 	const char *body;			/* of the POST; the mail with its headers, CRLF lines */
 	size_t		body_length;
 	const char *const *headers; /* HTTP: "Name: value", up to NULL; may be NULL */

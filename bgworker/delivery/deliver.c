@@ -298,7 +298,7 @@ static void
 HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *flight)
 {
 	TransferRequest request = {channel->endpoint, channel->username, channel->password,
-	channel->timeout};
+	channel->timeout, channel->require_tls};
 	StringInfoData body;
 	const char **headers = NULL;
 

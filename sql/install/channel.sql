@@ -5,11 +5,12 @@ CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secr
                                    mail_from text DEFAULT NULL, username text DEFAULT NULL,
                                    password text DEFAULT NULL, batch_size int DEFAULT 1,
                                    max_in_flight int DEFAULT 64, timeout interval DEFAULT '10 s',
-                                   enabled boolean DEFAULT true)
+                                   enabled boolean DEFAULT true, require_tls boolean DEFAULT false,
+                                   user_id_is_address boolean DEFAULT NULL)
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_set';
-COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean, boolean, boolean) IS
     'sets how to send by a channel: the whole row, what is not given is none';
 
 CREATE FUNCTION @extschema@.coupon_channel_enable(channel text, enabled boolean DEFAULT true)
@@ -74,7 +75,8 @@ ALTER TABLE @extschema@.coupon_contact ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_contact_unbound ON @extschema@.coupon_contact USING ((SELECT @extschema@.coupon_shop_operated(NULL::bigint)));
 
 CREATE VIEW @extschema@.coupon_stat_channel AS
-SELECT c.channel, s.channel IS NOT NULL AS set_up, s.enabled, s.disabled_reason,
+SELECT c.channel, s.channel IS NOT NULL AS set_up, substring(s.endpoint FROM '^[^:]+://[^/?#]*') AS receiver,
+       s.enabled, s.disabled_reason,
        q.waiting, q.leased, q.retrying, d.dead, q.oldest_due, h.delivered AS delivered_last_hour,
        h.late[1] AS late_p50, h.late[2] AS late_p99, h.late_max
 FROM unnest(@extschema@.coupon_channel_names()) WITH ORDINALITY AS c (channel, n)

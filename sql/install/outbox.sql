@@ -13,6 +13,8 @@ CREATE TABLE @extschema@.coupon_channel (
     max_in_flight   int NOT NULL DEFAULT 64 CHECK (max_in_flight BETWEEN 1 AND 1024),
     timeout         interval NOT NULL DEFAULT '10 s' CHECK (timeout BETWEEN '100 ms' AND '10 min'),
     enabled         boolean NOT NULL DEFAULT true,
+    require_tls     boolean NOT NULL DEFAULT false,
+    user_id_is_address boolean NOT NULL DEFAULT false,
     disabled_reason text,
     updated_at      timestamptz NOT NULL DEFAULT statement_timestamp()
 );
@@ -23,6 +25,8 @@ COMMENT ON COLUMN @extschema@.coupon_channel.body_template IS 'body in the diale
 COMMENT ON COLUMN @extschema@.coupon_channel.batch_size IS 'recipients in one request';
 COMMENT ON COLUMN @extschema@.coupon_channel.max_in_flight IS 'requests that may wait for an answer at the same time';
 COMMENT ON COLUMN @extschema@.coupon_channel.timeout IS 'for one request, from the connection to the end of the answer';
+COMMENT ON COLUMN @extschema@.coupon_channel.require_tls IS 'of a mail server: nothing is sent to one that offers no TLS';
+COMMENT ON COLUMN @extschema@.coupon_channel.user_id_is_address IS 'a user without a contact is reached by the user id; else not at all';
 COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
 
 CREATE TABLE @extschema@.coupon_message (

@@ -64,10 +64,10 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                       'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    -- Not what may hold a key: secret, password, headers, body_template.
+    -- Not what may hold a key: endpoint, secret, username, password, headers, body_template.
     SELECT 'TABLE @extschema@.coupon_channel',
-           'SELECT (channel, endpoint, mail_from, username, batch_size, max_in_flight, timeout,'
-           ' enabled, disabled_reason, updated_at)'
+           'SELECT (channel, mail_from, batch_size, max_in_flight, timeout,'
+           ' enabled, require_tls, user_id_is_address, disabled_reason, updated_at)'
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'

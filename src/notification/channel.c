@@ -45,14 +45,15 @@ enum
 {
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_SECRET, ARG_HEADERS, ARG_BODY_TEMPLATE,
 	ARG_MAIL_FROM, ARG_USERNAME, ARG_PASSWORD, ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT,
-	ARG_TIMEOUT, ARG_ENABLED, CHANNEL_NARGS
+	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS,
+	CHANNEL_NARGS
 };
 
 static OwnerQuery set_channel = {
 	"INSERT INTO %1$s.coupon_channel (channel, endpoint, secret, headers,"
 	" body_template, mail_from, username, password, batch_size, max_in_flight,"
-	" timeout, enabled, updated_at)"
-	" VALUES ($1, $2, $3, COALESCE($4, '{}'::pg_catalog.jsonb), $5, $6, $7, $8, $9, $10, $11, $12,"
+	" timeout, enabled, require_tls, user_id_is_address, updated_at)"
+	" VALUES ($1, $2, $3, COALESCE($4, '{}'::pg_catalog.jsonb), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,"
 	" pg_catalog.clock_timestamp())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
 	" secret = excluded.secret, headers = excluded.headers,"
@@ -60,10 +61,11 @@ static OwnerQuery set_channel = {
 	" username = excluded.username, password = excluded.password,"
 	" batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
 	" timeout = excluded.timeout, enabled = excluded.enabled,"
+	" require_tls = excluded.require_tls, user_id_is_address = excluded.user_id_is_address,"
 	" disabled_reason = NULL, updated_at = excluded.updated_at",
 	CHANNEL_NARGS,
 	{TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
-	INT4OID, INT4OID, INTERVALOID, BOOLOID}
+	INT4OID, INT4OID, INTERVALOID, BOOLOID, BOOLOID, BOOLOID}
 };
 
 static OwnerQuery enable_channel = {
@@ -136,6 +138,7 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	ArgRequire(fcinfo, ARG_MAX_IN_FLIGHT, "max_in_flight");
 	ArgRequire(fcinfo, ARG_TIMEOUT, "timeout");
 	ArgRequire(fcinfo, ARG_ENABLED, "enabled");
+	ArgRequire(fcinfo, ARG_REQUIRE_TLS, "require_tls");
 	if (!PG_ARGISNULL(ARG_HEADERS))
 		headers = PG_GETARG_JSONB_P(ARG_HEADERS);
 	spec->endpoint = TextArg(fcinfo, ARG_ENDPOINT);
@@ -148,6 +151,7 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	spec->password = TextArg(fcinfo, ARG_PASSWORD);
 	spec->batch_size = PG_GETARG_INT32(ARG_BATCH_SIZE);
 	spec->max_in_flight = PG_GETARG_INT32(ARG_MAX_IN_FLIGHT);
+	spec->require_tls = PG_GETARG_BOOL(ARG_REQUIRE_TLS);
 	ChannelCheckSpec(spec);
 	ChannelCheckTimeout(PG_GETARG_DATUM(ARG_TIMEOUT));
 	/* What the worker will make of it. */
@@ -162,12 +166,13 @@ Datum
 coupon_channel_set(PG_FUNCTION_ARGS)
 {
 	ChannelSpec spec;
+	const char *channel;
 	Datum		args[CHANNEL_NARGS];
 	char		nulls[CHANNEL_NARGS];
 	QueryScope	scope;
 
 	ChannelRequireUnbound(ROLE_OPERATOR);
-	(void) ChannelArg(fcinfo, ARG_CHANNEL);
+	channel = ChannelArg(fcinfo, ARG_CHANNEL);
 	ReadSpec(fcinfo, &spec);
 	for (int i = 0; i < CHANNEL_NARGS; i++)
 	{
@@ -175,6 +180,12 @@ coupon_channel_set(PG_FUNCTION_ARGS)
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 	}
 	args[ARG_ENDPOINT] = CStringGetTextDatum(spec.endpoint);
+	if (PG_ARGISNULL(ARG_USER_ID_IS_ADDRESS))
+	{
+		/* An id that looks like a telephone number would text a stranger. */
+		args[ARG_USER_ID_IS_ADDRESS] = BoolGetDatum(strcmp(channel, "sms") != 0);
+		nulls[ARG_USER_ID_IS_ADDRESS] = ' ';
+	}
 	QueryBegin(&scope);
 	QueryRun(&set_channel, args, nulls);
 	QueryEnd(&scope);

@@ -327,6 +327,11 @@ ChannelCheckSpec(ChannelSpec *spec)
 	CheckLogin(spec);
 	if (strncmp(spec->endpoint, "smtp", 4) == 0)
 		CheckMailChannel(spec);
+	else if (spec->require_tls)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("require_tls is for smtp"),
+				 errhint("Use https:// for a server that speaks HTTP.")));
 	else if (spec->mail_from != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),

@@ -22,6 +22,7 @@ typedef struct ChannelSpec
 	const char *password;
 	int			batch_size;
 	int			max_in_flight;
+	bool		require_tls;
 } ChannelSpec;
 
 extern void ChannelRequireUnbound(RoleKinds kinds);

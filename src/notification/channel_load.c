@@ -26,7 +26,8 @@
 static OwnerQuery read_channels = {
 	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
 	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
-	" updated_at, secret, headers, body_template, mail_from"
+	" updated_at, secret, headers, body_template, mail_from, require_tls,"
+	" user_id_is_address"
 	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel s"
 	"  JOIN pg_catalog.pg_class q ON q.oid OPERATOR(pg_catalog.=) s.srrelid"
 	"   AND q.relname OPERATOR(pg_catalog.=) 'coupon_notification'::pg_catalog.name"
@@ -98,6 +99,8 @@ ReadChannel(int row, MemoryContext context)
 	channel->max_in_flight = DatumGetInt32(QueryValue(row, 6, &isnull));
 	channel->timeout = DatumGetInt32(QueryValue(row, 7, &isnull));
 	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
+	channel->require_tls = DatumGetBool(QueryValue(row, 13, &isnull));
+	channel->user_id_is_address = DatumGetBool(QueryValue(row, 14, &isnull));
 	headers = QueryRequired(row, 10, JSONBOID);
 	old = MemoryContextSwitchTo(context);
 	channel->render = RenderChannelMake(LeaseText(row, 9, context),

@@ -238,6 +238,25 @@ FindContact(int64 user_id, int n)
 	return low < n && DatumGetInt64(QueryValue(low, 1, &isnull)) == user_id ? low : -1;
 }
 
+/*
+ * Leave out who has no contact, where a user id is no address: it may look like the
+ * telephone number of a stranger.
+ */
+static void
+LeaveOutUnknown(LeasedNotification *leased)
+{
+	int			n = 0;
+
+	for (int i = 0; i < leased->notification.nrecipients; i++)
+	{
+		if (leased->recipients[i].address != NULL)
+			leased->recipients[n++] = leased->recipients[i];
+	}
+	leased->notification.nrecipients = n;
+	if (n == 0 && leased->broken == NULL)
+		leased->broken = "none of its users has a contact, and user ids are no addresses of this channel";
+}
+
 static void
 AddAddresses(List *notifications, const LeaseChannel *channel, MemoryContext context)
 {
@@ -274,6 +293,8 @@ AddAddresses(List *notifications, const LeaseChannel *channel, MemoryContext con
 			if (recipient->address == NULL && row >= 0)
 				recipient->address = LeaseText(row, 2, context);
 		}
+		if (!channel->user_id_is_address && !channel->is_mail)
+			LeaveOutUnknown(leased);
 	}
 }
 

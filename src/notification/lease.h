@@ -27,6 +27,8 @@ typedef struct LeaseChannel
 	const char *username;		/* NULL: none */
 	const char *password;
 	bool		is_mail;		/* smtp or smtps */
+	bool		require_tls;	/* for mail */
+	bool		user_id_is_address; /* of who has no contact */
 	bool		enabled;
 	int			max_in_flight;
 	int			timeout;		/* ms */

@@ -57,6 +57,18 @@ Utf8Column(int column)
 	return text == NULL ? NULL : RenderUtf8(text);
 }
 
+/* Scheme and host of a URL; what follows them may be a token. */
+static const char *
+Receiver(const char *endpoint)
+{
+	const char *host = strstr(endpoint, "://");
+
+	if (host == NULL)
+		return "";
+	host += strlen("://");
+	return pnstrdup(endpoint, host - endpoint + strcspn(host, "/?#"));
+}
+
 /* For people: in the encoding of the database, lines ended as they are here. */
 static Datum
 Shown(const char *utf8, int length)
@@ -191,7 +203,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	event.subject = Utf8Column(6);
 	event.body = Utf8Column(7);
 	recipient.address = Utf8Column(8);
-	values[0] = CStringGetTextDatum(endpoint);
+	values[0] = CStringGetTextDatum(Receiver(endpoint));
 	if (strncmp(endpoint, "smtp", 4) == 0)
 		PreviewMail(&notification, channel, now, values);
 	else

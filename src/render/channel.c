@@ -216,6 +216,10 @@ EscapeOf(const char *type)
 		return RENDER_JSON;
 	if (length > 5 && pg_strncasecmp(type + length - 5, "+json", 5) == 0)
 		return RENDER_JSON;
+	/* application/xml, text/xml, application/soap+xml */
+	if (length >= 4 && pg_strncasecmp(type + length - 3, "xml", 3) == 0 &&
+		strchr("/+", type[length - 4]) != NULL)
+		return RENDER_XML;
 	return RENDER_RAW;
 }
 

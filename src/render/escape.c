@@ -1,6 +1,6 @@
 /*
  * escape.c
- *		Values as JSON and forms want them.
+ *		Values as JSON, forms and XML want them.
  *
  * Bytes are appended, nothing is formatted: see render/text.c.
  */
@@ -65,9 +65,39 @@ AppendForm(StringInfo out, const char *s)
 	}
 }
 
+/* Good for text and for attributes; what XML 1.0 cannot hold is left out. */
+static void
+AppendXml(StringInfo out, const char *s)
+{
+	for (; *s != '\0'; s++)
+	{
+		switch (*s)
+		{
+			case '&':
+				appendStringInfoString(out, "&amp;");
+				break;
+			case '<':
+				appendStringInfoString(out, "&lt;");
+				break;
+			case '>':
+				appendStringInfoString(out, "&gt;");
+				break;
+			case '"':
+				appendStringInfoString(out, "&quot;");
+				break;
+			case '\'':
+				appendStringInfoString(out, "&apos;");
+				break;
+			default:
+				if ((unsigned char) *s >= ' ' || *s == '\t' || *s == '\n' || *s == '\r')
+					appendStringInfoChar(out, *s);
+		}
+	}
+}
+
 /*
  * RenderEscaped appends a value as it stands in a body_template: between quotes
- * in JSON, or in a form.
+ * in JSON, in a form, or in XML.
  */
 void
 RenderEscaped(StringInfo out, const char *s, RenderEscape escape)
@@ -82,6 +112,9 @@ RenderEscaped(StringInfo out, const char *s, RenderEscape escape)
 			break;
 		case RENDER_FORM:
 			AppendForm(out, s);
+			break;
+		case RENDER_XML:
+			AppendXml(out, s);
 			break;
 	}
 }

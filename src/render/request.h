@@ -51,7 +51,8 @@ typedef enum RenderEscape
 {
 	RENDER_RAW,
 	RENDER_JSON,
-	RENDER_FORM
+	RENDER_FORM,
+	RENDER_XML
 } RenderEscape;
 
 typedef struct RenderSecret

@@ -360,7 +360,7 @@ AppendRecipientsEscaped(StringInfo out, const Expansion *x)
 
 	initStringInfo(&list);
 	RenderRecipients(&list, x->notification);
-	RenderEscaped(out, list.data, x->escape == RENDER_FORM ? RENDER_FORM : RENDER_RAW);
+	RenderEscaped(out, list.data, x->escape == RENDER_JSON ? RENDER_RAW : x->escape);
 	pfree(list.data);
 }
 

@@ -72,6 +72,8 @@ sub channel
 {
 	my ($name, $path, $options, $db) = @_;
 	my $url = $path =~ /:/ ? $path : "$http/$path";
+	# Most users here have no contact.
+	$options = join(', ', $options || (), 'user_id_is_address => true') if $name eq 'sms' && ($options || '') !~ /user_id_is_address/;
 	sql("SELECT coupon_channel_set('$name', '$url'" . ($options ? ", $options" : '') . ')', $db);
 	return;
 }
