@@ -74,5 +74,25 @@ $session->quit;
 $node->safe_psql('postgres', 'DROP DATABASE copy');
 $node->safe_psql('postgres', 'DROP EXTENSION coupon; CREATE EXTENSION coupon');
 is($node->safe_psql('postgres', 'SELECT code FROM coupon_receive(1, 1)'), '1', 'nothing is left of the old one');
+# The schema of the extension gets another name: all goes on under it.
+$node->safe_psql('postgres', 'CREATE DATABASE renamed');
+$node->safe_psql('postgres', 'CREATE ROLE renamed_office');
+is($node->safe_psql('renamed', q{
+	CREATE SCHEMA before; CREATE EXTENSION coupon SCHEMA before; SET search_path = before, after, public;
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (1, 'a', 10, 1, 'published');
+	SELECT task_id AS task FROM coupon_task_create('t', 1) \gset
+	INSERT INTO coupon_stage_:task (user_id) VALUES ('7');
+	ALTER SCHEMA before RENAME TO after;
+	SELECT coupon_grant('renamed_office', 'operator', 7);
+	SELECT count(*) > 20 FROM coupon_grant_objects('operator');
+	SET ROLE renamed_office; SELECT count(*) FROM coupon_template; RESET ROLE;
+	SELECT coupon_grant_revoke('renamed_office', 'operator', 7);
+	CALL coupon_task_run(:task);
+	UPDATE coupon_task SET finished_at = now() - interval '3 years';
+	CALL coupon_expire(); CALL coupon_purge();
+	SELECT (SELECT count(*) FROM coupon_task), outcome FROM coupon_receive(1, 8);
+	SELECT count(*) > 10 FROM coupon_health; SELECT count(*) FROM coupon_cron_jobs()}), "\nt\n0\n\n0|ok\nt\n3", 'a schema that is renamed');
+like(($node->psql('renamed', 'SELECT after.coupon_cron_install()'))[2], qr/pg_cron is not installed/, 'pg_cron is looked for as ever');
+
 $node->stop;
 done_testing();

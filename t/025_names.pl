@@ -215,7 +215,7 @@ for my $sql (values %script)
 }
 for (1 .. 3)
 {
-	$as_owner{$_} = 1 for map { $body{$_} ? $body{$_} =~ /\@extschema\@\.(coupon_\w+)\(/g : () } keys %as_owner;
+	$as_owner{$_} = 1 for map { $body{$_} ? $body{$_} =~ /(?:\@extschema\@|%s)\.(coupon_\w+)\(/g : () } keys %as_owner;
 }
 my @owned = sort grep { $body{$_} } keys %as_owner;
 cmp_ok(scalar @owned, '>=', 4, "bodies that run as the owner: @owned");

@@ -24,6 +24,7 @@ CREATE FUNCTION @extschema@.coupon_cron_require() RETURNS void
     LANGUAGE plpgsql STABLE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'coupon');
     home text;
     hint text;
 BEGIN
@@ -41,10 +42,10 @@ BEGIN
     ELSIF home = current_database() THEN
         hint := 'Run CREATE EXTENSION pg_cron in this database.';
     ELSE
-        SELECT format('pg_cron is at home in database %I. Run there: %s', home,
-                      string_agg(format('SELECT cron.schedule_in_database(%L, %L, %L, %L);', j.jobname,
-                                        j.schedule, j.command, current_database()), ' '))
-        INTO hint FROM @extschema@.coupon_cron_jobs() j;
+        EXECUTE format('SELECT string_agg(format(''SELECT cron.schedule_in_database(%%L, %%L, %%L, %%L);'', j.jobname,'
+                       ' j.schedule, j.command, current_database()), '' '') FROM %s.coupon_cron_jobs() j', ours)
+        INTO hint;
+        hint := format('pg_cron is at home in database %I. Run there: %s', home, hint);
     END IF;
     RAISE EXCEPTION 'pg_cron is not installed in this database' USING ERRCODE = 'VC015', HINT = hint;
 END
@@ -56,14 +57,15 @@ CREATE FUNCTION @extschema@.coupon_cron_remove()
     RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
     LANGUAGE plpgsql VOLATILE
     AS $$
+DECLARE
+    ours text := (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'coupon');
 BEGIN
-    PERFORM @extschema@.coupon_cron_require();
+    EXECUTE format('SELECT %s.coupon_cron_require()', ours);
     -- By number: by name a job is only found for its own user.
-    FOR jobname, schedule, command, jobid IN
-        SELECT c.jobname::text, c.schedule, c.command, c.jobid
-        FROM cron.job c JOIN @extschema@.coupon_cron_jobs() j ON j.jobname = c.jobname::text
-        WHERE c.database = current_database()
-        ORDER BY c.jobid
+    FOR jobname, schedule, command, jobid IN EXECUTE
+        format('SELECT c.jobname::text, c.schedule, c.command, c.jobid'
+               ' FROM cron.job c JOIN %s.coupon_cron_jobs() j ON j.jobname = c.jobname::text'
+               ' WHERE c.database = current_database() ORDER BY c.jobid', ours)
     LOOP
         PERFORM cron.unschedule(jobid);
         RETURN NEXT;
@@ -77,13 +79,15 @@ CREATE FUNCTION @extschema@.coupon_cron_install()
     RETURNS TABLE (jobname text, schedule text, command text, jobid bigint)
     LANGUAGE plpgsql VOLATILE
     AS $$
+DECLARE
+    ours text := (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'coupon');
 BEGIN
-    PERFORM @extschema@.coupon_cron_require();
+    EXECUTE format('SELECT %s.coupon_cron_require()', ours);
     -- Those of another user would run as well, under the same name.
-    PERFORM cron.unschedule(c.jobid)
-    FROM cron.job c JOIN @extschema@.coupon_cron_jobs() j ON j.jobname = c.jobname::text
-    WHERE c.database = current_database() AND c.username <> current_user;
-    FOR jobname, schedule, command IN SELECT * FROM @extschema@.coupon_cron_jobs() LOOP
+    EXECUTE format('SELECT cron.unschedule(c.jobid)'
+                   ' FROM cron.job c JOIN %s.coupon_cron_jobs() j ON j.jobname = c.jobname::text'
+                   ' WHERE c.database = current_database() AND c.username <> current_user', ours);
+    FOR jobname, schedule, command IN EXECUTE format('SELECT * FROM %s.coupon_cron_jobs()', ours) LOOP
         jobid := cron.schedule(jobname, schedule, command);
         RETURN NEXT;
     END LOOP;
@@ -99,6 +103,9 @@ CREATE FUNCTION @extschema@.coupon_cron_trim(ended_before timestamptz, max_rows 
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_extension e
+                  WHERE e.extname OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.name);
+    commands text[];
     n bigint;
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_extension
@@ -111,14 +118,14 @@ BEGIN
                AND pg_catalog.has_table_privilege('cron.job_run_details'::pg_catalog.text, 'DELETE'::pg_catalog.text)) THEN
         RETURN 0;
     END IF;
+    EXECUTE pg_catalog.format('SELECT pg_catalog.array_agg(j.command) FROM %s.coupon_cron_jobs() j', ours) INTO commands;
     DELETE FROM cron.job_run_details WHERE runid OPERATOR(pg_catalog.=) ANY (ARRAY(
         SELECT r.runid FROM cron.job_run_details r
         LEFT JOIN cron.job c ON c.jobid OPERATOR(pg_catalog.=) r.jobid
         WHERE COALESCE(r.end_time, r.start_time) OPERATOR(pg_catalog.<) ended_before
           AND r.database OPERATOR(pg_catalog.=) pg_catalog.current_database()::pg_catalog.text
           AND (pg_catalog.starts_with(c.jobname::pg_catalog.text, 'coupon_'::pg_catalog.text)
-               OR r.command OPERATOR(pg_catalog.=) ANY (ARRAY(
-                   SELECT j.command FROM @extschema@.coupon_cron_jobs() j)))
+               OR r.command OPERATOR(pg_catalog.=) ANY (commands))
         LIMIT max_rows));
     GET DIAGNOSTICS n := ROW_COUNT;
     RETURN n;

@@ -14,20 +14,24 @@ COMMENT ON PROCEDURE @extschema@.coupon_purge() IS
     'deletes what is older than coupon.keep_coupons, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
 
 -- These run as the owner, and may fire triggers of others, who can change the search
--- path meanwhile: so names and operators in them are qualified all the same.
+-- path meanwhile: so names and operators in them are qualified all the same.  They ask
+-- for the name of the schema, since ALTER SCHEMA RENAME does not change their text.
 
 -- The stage of a task, if it is ours: an ordinary table of our owner.
 CREATE FUNCTION @extschema@.coupon_stage_drop(task_id bigint) RETURNS void
     LANGUAGE plpgsql VOLATILE
     AS $$
+DECLARE
+    ours text := (SELECT e.extnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_extension e
+                  WHERE e.extname OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.name);
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_class c
-               WHERE c.relnamespace OPERATOR(pg_catalog.=) '@extschema@'::pg_catalog.regnamespace
+               WHERE c.relnamespace OPERATOR(pg_catalog.=) ours::pg_catalog.regnamespace
                AND c.relname OPERATOR(pg_catalog.=)
                    pg_catalog.format('coupon_stage_%s'::pg_catalog.text, task_id)::pg_catalog.name
                AND c.relkind OPERATOR(pg_catalog.=) 'r'::pg_catalog."char"
                AND c.relowner OPERATOR(pg_catalog.=) current_user::pg_catalog.regrole::pg_catalog.oid) THEN
-        EXECUTE pg_catalog.format('DROP TABLE IF EXISTS @extschema@.coupon_stage_%s CASCADE', task_id);
+        EXECUTE pg_catalog.format('DROP TABLE IF EXISTS %s.coupon_stage_%s CASCADE', ours, task_id);
     END IF;
 END
 $$
@@ -42,37 +46,38 @@ CREATE FUNCTION @extschema@.coupon_task_purge(task_id bigint, finished_before ti
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_extension e
+                  WHERE e.extname OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.name);
     child text;
     n bigint;
 BEGIN
-    PERFORM FROM @extschema@.coupon_task t
-    WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id
-      AND t.state OPERATOR(pg_catalog.=) ANY ('{success,failed,cancelled}'::pg_catalog.text[])
-      AND t.finished_at OPERATOR(pg_catalog.<) finished_before
-    FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    EXECUTE pg_catalog.format('SELECT 1 FROM %s.coupon_task t WHERE t.id OPERATOR(pg_catalog.=) $1'
+                              ' AND t.state OPERATOR(pg_catalog.=) ANY (''{success,failed,cancelled}''::pg_catalog.text[])'
+                              ' AND t.finished_at OPERATOR(pg_catalog.<) $2 FOR UPDATE SKIP LOCKED', ours)
+    INTO n USING task_id, finished_before;
+    IF n IS NULL THEN
         RETURN 0;
     END IF;
     BEGIN
-        PERFORM @extschema@.coupon_stage_drop(task_id);
+        EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING task_id;
     EXCEPTION WHEN lock_not_available OR out_of_memory THEN
         RETURN 0;
     END;
     -- Not to be submitted again: only half of it may be left.
-    UPDATE @extschema@.coupon_task t SET state = 'cancelled'::pg_catalog.text
-    WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id
-      AND t.state OPERATOR(pg_catalog.=) 'failed'::pg_catalog.text;
+    EXECUTE pg_catalog.format('UPDATE %s.coupon_task t SET state = ''cancelled''::pg_catalog.text'
+                              ' WHERE t.id OPERATOR(pg_catalog.=) $1'
+                              ' AND t.state OPERATOR(pg_catalog.=) ''failed''::pg_catalog.text', ours) USING task_id;
     FOREACH child IN ARRAY '{coupon_task_failure,coupon_task_put_off,coupon_task_batch}'::pg_catalog.text[] LOOP
-        EXECUTE pg_catalog.format('DELETE FROM @extschema@.%1$I WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY('
-                                  'SELECT c.ctid FROM @extschema@.%1$I c'
-                                  ' WHERE c.task_id OPERATOR(pg_catalog.=) $1 LIMIT $2))', child)
+        EXECUTE pg_catalog.format('DELETE FROM %1$s.%2$I WHERE ctid OPERATOR(pg_catalog.=) ANY (ARRAY('
+                                  'SELECT c.ctid FROM %1$s.%2$I c'
+                                  ' WHERE c.task_id OPERATOR(pg_catalog.=) $1 LIMIT $2))', ours, child)
         USING task_id, max_rows;
         GET DIAGNOSTICS n := ROW_COUNT;
         IF n OPERATOR(pg_catalog.=) max_rows THEN
             RETURN n;           -- the rest in the next transaction
         END IF;
     END LOOP;
-    DELETE FROM @extschema@.coupon_task t WHERE t.id OPERATOR(pg_catalog.=) coupon_task_purge.task_id;
+    EXECUTE pg_catalog.format('DELETE FROM %s.coupon_task t WHERE t.id OPERATOR(pg_catalog.=) $1', ours) USING task_id;
     RETURN 0;
 END
 $$
@@ -88,16 +93,19 @@ CREATE FUNCTION @extschema@.coupon_stage_purge() RETURNS bigint
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_extension e
+                  WHERE e.extname OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.name);
     ended bigint;
     n bigint := 0;
 BEGIN
     FOR ended IN
-        SELECT t.id FROM @extschema@.coupon_task t
-        WHERE t.state OPERATOR(pg_catalog.=) ANY ('{success,cancelled}'::pg_catalog.text[])
-          AND pg_catalog.to_regclass(pg_catalog.format('@extschema@.coupon_stage_%s'::pg_catalog.text, t.id)) IS NOT NULL
+        EXECUTE pg_catalog.format('SELECT t.id FROM %1$s.coupon_task t'
+                                  ' WHERE t.state OPERATOR(pg_catalog.=) ANY (''{success,cancelled}''::pg_catalog.text[])'
+                                  ' AND pg_catalog.to_regclass(pg_catalog.format(''%%s.coupon_stage_%%s''::pg_catalog.text, $1, t.id)) IS NOT NULL', ours)
+        USING ours
     LOOP
         BEGIN
-            PERFORM @extschema@.coupon_stage_drop(ended);
+            EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING ended;
             n := n OPERATOR(pg_catalog.+) 1;
         EXCEPTION WHEN lock_not_available OR out_of_memory THEN
             NULL;               -- another day

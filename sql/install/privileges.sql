@@ -25,15 +25,18 @@ $$;
 
 -- Granting
 
+-- ALTER SCHEMA RENAME does not change the text of a function: those here ask for the name
+-- of the schema.
+
 -- Which objects a kind of role needs.
 CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     RETURNS TABLE (object text, privileges text)
     LANGUAGE sql STABLE
     AS $$
+    WITH ours (namespace) AS (SELECT e.extnamespace::regnamespace FROM pg_extension e WHERE e.extname = 'coupon')
     SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE'
-    FROM pg_proc p
-    WHERE p.pronamespace = '@extschema@'::regnamespace
-      AND (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
+    FROM pg_proc p JOIN ours ON p.pronamespace = ours.namespace
+    WHERE (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed', 'coupon_shop_operated')
            OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
@@ -54,32 +57,32 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                   WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
                     AND d.deptype = 'e' AND e.extname = 'coupon')
     UNION ALL
-    SELECT 'TABLE @extschema@.coupon_template', 'SELECT'
-    WHERE kind = 'operator'
+    SELECT format('TABLE %s.coupon_template', ours.namespace), 'SELECT'
+    FROM ours WHERE kind = 'operator'
     UNION ALL
-    SELECT format('TABLE @extschema@.%I', v), 'SELECT'
-    FROM unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
+    SELECT format('TABLE %s.%I', ours.namespace, v), 'SELECT'
+    FROM ours, unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
                       'coupon_event', 'coupon_message', 'coupon_notification', 'coupon_notification_history',
                       'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     -- Not what may hold a key: endpoint, secret, username, password, headers, body_template.
-    SELECT 'TABLE @extschema@.coupon_channel',
+    SELECT format('TABLE %s.coupon_channel', ours.namespace),
            'SELECT (channel, mail_from, batch_size, max_in_flight, timeout,'
            ' enabled, require_tls, user_id_is_address, disabled_reason, updated_at)'
-    WHERE kind IN ('operator', 'monitor')
+    FROM ours WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    SELECT 'TABLE @extschema@.coupon_contact', 'SELECT'
-    WHERE kind = 'operator'
+    SELECT format('TABLE %s.coupon_contact', ours.namespace), 'SELECT'
+    FROM ours WHERE kind = 'operator'
     UNION ALL
     -- For the policies of notifications: which templates are of one's shop.
-    SELECT 'TABLE @extschema@.coupon_template', 'SELECT (id, shop_number)'
-    WHERE kind = 'monitor'
+    SELECT format('TABLE %s.coupon_template', ours.namespace), 'SELECT (id, shop_number)'
+    FROM ours WHERE kind = 'monitor'
     UNION ALL
-    SELECT 'TYPE @extschema@.remind_bitmap', 'USAGE'
+    SELECT format('TYPE %s.remind_bitmap', ours.namespace), 'USAGE' FROM ours
     UNION ALL
-    SELECT 'SCHEMA @extschema@', 'USAGE'
+    SELECT format('SCHEMA %s', ours.namespace), 'USAGE' FROM ours
     $$
     SET search_path = pg_catalog, pg_temp;
 COMMENT ON FUNCTION @extschema@.coupon_grant_objects(text) IS 'lists what coupon_grant gives to a kind of role';
@@ -89,6 +92,7 @@ CREATE FUNCTION @extschema@.coupon_grant(role regrole, kind text, shop_number bi
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'coupon');
     r record;
 BEGIN
     IF role IS NULL OR role::oid = 0 THEN
@@ -103,12 +107,11 @@ BEGIN
         RAISE EXCEPTION 'shop number % is not positive', shop_number USING ERRCODE = 'VC012';
     END IF;
     -- A number left over from a dropped role must not become another one's.
-    DELETE FROM @extschema@.coupon_role c
-    WHERE NOT EXISTS (SELECT FROM pg_roles known WHERE known.oid = c.role::oid);
-    INSERT INTO @extschema@.coupon_role (role, kind, shop_number)
-    VALUES (coupon_grant.role, coupon_grant.kind, coupon_grant.shop_number)
-    ON CONFLICT DO NOTHING;
-    FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
+    EXECUTE format('DELETE FROM %s.coupon_role c WHERE NOT EXISTS'
+                   ' (SELECT FROM pg_roles known WHERE known.oid = c.role::oid)', ours);
+    EXECUTE format('INSERT INTO %s.coupon_role (role, kind, shop_number) VALUES ($1, $2, $3)'
+                   ' ON CONFLICT DO NOTHING', ours) USING role, kind, shop_number;
+    FOR r IN EXECUTE format('SELECT * FROM %s.coupon_grant_objects($1)', ours) USING kind LOOP
         EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
     END LOOP;
 END
@@ -122,23 +125,25 @@ CREATE FUNCTION @extschema@.coupon_grant_revoke(role regrole, kind text, shop_nu
     LANGUAGE plpgsql VOLATILE
     AS $$
 DECLARE
+    ours text := (SELECT e.extnamespace::regnamespace::text FROM pg_extension e WHERE e.extname = 'coupon');
     r record;
     k text;
+    n bigint;
 BEGIN
-    DELETE FROM @extschema@.coupon_role c
-    WHERE c.role = coupon_grant_revoke.role AND c.kind = coupon_grant_revoke.kind
-      AND c.shop_number IS NOT DISTINCT FROM coupon_grant_revoke.shop_number;
-    IF NOT FOUND THEN
+    EXECUTE format('DELETE FROM %s.coupon_role c WHERE c.role = $1 AND c.kind = $2'
+                   ' AND c.shop_number IS NOT DISTINCT FROM $3', ours) USING role, kind, shop_number;
+    GET DIAGNOSTICS n := ROW_COUNT;
+    IF n = 0 THEN
         RAISE EXCEPTION 'role % has no such grant', role USING ERRCODE = 'VC012',
             HINT = 'SELECT * FROM coupon_role lists them.';
     END IF;
-    FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(kind) LOOP
+    FOR r IN EXECUTE format('SELECT * FROM %s.coupon_grant_objects($1)', ours) USING kind LOOP
         EXECUTE format('REVOKE %s ON %s FROM %s', r.privileges, r.object, role);
     END LOOP;
     -- What the role's other grants need as well.
-    FOR k IN SELECT DISTINCT c.kind FROM @extschema@.coupon_role c
-             WHERE c.role = coupon_grant_revoke.role LOOP
-        FOR r IN SELECT * FROM @extschema@.coupon_grant_objects(k) LOOP
+    FOR k IN EXECUTE format('SELECT DISTINCT c.kind FROM %s.coupon_role c WHERE c.role = $1', ours)
+             USING role LOOP
+        FOR r IN EXECUTE format('SELECT * FROM %s.coupon_grant_objects($1)', ours) USING k LOOP
             EXECUTE format('GRANT %s ON %s TO %s', r.privileges, r.object, role);
         END LOOP;
     END LOOP;
