@@ -232,3 +232,30 @@ DROP TRIGGER takes_away ON user_coupon;
 DROP FUNCTION takes_away();
 SELECT outcome FROM coupon_receive(423, 4263);
 SELECT outcome FROM coupon_receive(423, 4264);
+
+-- a total and a frozen column in one statement: judged as by themselves
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (424, 'both', 10, 1, 'published');
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (424, 1, 5);
+SELECT refused('UPDATE coupon_template SET total_stock = 3, discount_value = 7 WHERE id = 424');
+SELECT refused('UPDATE coupon_template SET total_stock = NULL, discount_value = 7 WHERE id = 424');
+UPDATE coupon_template SET total_stock = 6, discount_value = 7 WHERE id = 424;
+SELECT coupon_stock_left(424);
+-- one's own rows by hand are counted by nobody before the commit
+BEGIN;
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4271, 424, 'infinity', 0);
+SAVEPOINT a;
+SELECT outcome FROM coupon_receive(424, 4272);
+ROLLBACK TO a;
+UPDATE coupon_template SET total_stock = 5 WHERE id = 424;
+ROLLBACK TO a;
+UPDATE coupon_stock SET quota = 6 WHERE template_id = 424;
+ROLLBACK TO a;
+COMMIT;
+SELECT coupon_stock_left(424), (SELECT outcome FROM coupon_receive(424, 4272));
+-- coupons of another holder stay: they are counted by their rows
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4273, 424, 'infinity', 1);
+SELECT upto > 0 FROM coupon_fold();
+SELECT refused('DELETE FROM user_coupon WHERE template_id = 424 AND holder = 1');
+-- an UPDATE that moves nothing licenses no row that is not counted
+UPDATE user_coupon SET receive_seq = receive_seq, user_id = user_id WHERE template_id = 424 AND holder = 0 AND user_id = 4271;
+SELECT refused('INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) SELECT id, 4274, 424, use_end, 0 FROM user_coupon WHERE template_id = 424 AND user_id = 4271');

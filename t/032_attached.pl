@@ -51,7 +51,12 @@ sql(q{CREATE FUNCTION public.g(u shop.arg) RETURNS bigint LANGUAGE plpgsql IMMUT
 	CREATE FUNCTION public.text_body(u bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT shop.f(u)';
 	CREATE FUNCTION public.audits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
 	CREATE TYPE public.color AS ENUM ('1', '2', '3');
-	CREATE TABLE public.colors (id public.color PRIMARY KEY)});
+	CREATE TABLE public.colors (id public.color PRIMARY KEY);
+	CREATE TABLE public.plain (id bigint PRIMARY KEY); INSERT INTO public.plain SELECT generate_series(0, 1000)});
+as_role('shop', q{
+	CREATE OPERATOR shop.=== (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = pg_catalog.int8eq);
+	CREATE SEQUENCE shop.seq; GRANT ALL ON SEQUENCE shop.seq TO PUBLIC;
+	CREATE TABLE shop.refers (task_id bigint, user_id bigint, channel text)});
 
 # What the shop makes of each afterwards, so that it would run as the owner.
 my $default = "CREATE OR REPLACE FUNCTION shop.f(bigint, x int DEFAULT $export) RETURNS bigint LANGUAGE sql AS 'SELECT \$1'; DROP FUNCTION shop.f(bigint)";
@@ -77,7 +82,7 @@ sub refused
 	$user += 300;
 	my ($out, $err) = as_role($role, sprintf($call, $user));
 	$why ||= 'belongs to role shop';
-	like($err, qr/VC016: table "\w+" cannot be written: .*$why/, "$table: $what");
+	like($err, qr/VC016: table "\w+" cannot be used: .*$why/, "$table: $what");
 	is(sql(q{SELECT status FROM coupon_health WHERE check_name = 'attached'}), 'critical', 'and coupon_health says so') unless $why =~ /itself/;
 	ok(!-e $proof, 'nothing was written as a superuser');
 	sql($drop);
@@ -119,6 +124,22 @@ refused('coupon_contact', 'a constraint that names no column', 'ALTER TABLE coup
 refused('coupon_contact', "a superuser's SQL function that can be put in place of its call", 'CREATE INDEX i ON coupon_contact (public.text_body(user_id))', 'DROP INDEX i',
 	undef, 'is an SQL function whose body is a text, without a SET clause');
 refused('coupon_contact', 'a rule', 'CREATE RULE r AS ON DELETE TO coupon_contact DO ALSO DELETE FROM public.colors', 'DROP RULE r ON coupon_contact', undef, 'is a rule');
+refused('coupon_contact', "an operator of the shop's, whose negator is to come", 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (NOT (user_id OPERATOR(shop.===) 4711))', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
+refused('coupon_contact', "a key to a table of the shop's", 'ALTER TABLE coupon_contact ADD CONSTRAINT c FOREIGN KEY (user_id) REFERENCES shop.plain NOT VALID', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
+refused('coupon_contact', "a key of a table of the shop's", 'ALTER TABLE shop.refers ADD CONSTRAINT c FOREIGN KEY (user_id, channel) REFERENCES coupon_contact', 'ALTER TABLE shop.refers DROP CONSTRAINT c');
+refused('coupon_contact', "a sequence of the shop's", q{ALTER TABLE coupon_contact ADD COLUMN n bigint DEFAULT nextval('shop.seq')}, 'ALTER TABLE coupon_contact DROP COLUMN n');
+refused('coupon_task', "a child table of the shop's", 'CREATE TABLE shop.old_tasks () INHERITS (coupon_task); ALTER TABLE shop.old_tasks OWNER TO shop', 'DROP TABLE shop.old_tasks', undef, 'the table itself belongs to role shop');
+# What is planned is evaluated, though it is only read.
+for my $what ('STATISTICS i ON (shop.f(user_id)), channel FROM coupon_contact', 'INDEX i ON coupon_contact (channel) WHERE user_id > shop.f(0)')
+{
+	sql("CREATE $what");
+	like((as_role('office', q{SELECT * FROM coupon_channel_preview('test', 'app', 5)}))[1], qr/VC016: table "coupon_contact" cannot be used: .* belongs to role shop/, "read: $what");
+	sql('DROP ' . ($what =~ /^(\w+)/)[0] . ' i');
+	is((as_role('office', q{SELECT endpoint FROM coupon_channel_preview('test', 'app', 5)}))[0], 'http://127.0.0.1:1', 'and again without it');
+}
+sql(q{CREATE TABLE shop.roles () INHERITS (coupon_role); ALTER TABLE shop.roles OWNER TO shop; INSERT INTO shop.roles (role, kind, id) VALUES ('app', 'operator', 1)});
+like((as_role('app', 'SELECT outcome FROM coupon_receive(1, 7777)'))[1], qr/VC016: table "roles" cannot be used/, 'a role gets no grants by a child table');
+sql('DROP TABLE shop.roles');
 for my $table (sort keys %calls)
 {
 	refused($table, "a trigger function of the shop's", "CREATE TRIGGER w BEFORE INSERT OR UPDATE OR DELETE ON $table FOR EACH ROW EXECUTE FUNCTION shop.audits()", "DROP TRIGGER w ON $table");
@@ -136,17 +157,17 @@ for my $change ("CREATE OR REPLACE FUNCTION public.h(u bigint, x shop.d DEFAULT 
 	is($session->query($call), '', "a superuser's function is well");
 	sql($change =~ /REPLACE/ ? "ALTER TABLE coupon_contact DROP CONSTRAINT c; DROP FUNCTION public.h(bigint); $change; ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.h(user_id) > 0)" : $change);
 	$session->query($call);
-	like($session->{stderr}, qr/table "coupon_contact" cannot be written/, "until: $change");
+	like($session->{stderr}, qr/table "coupon_contact" cannot be used/, "until: $change");
 	$session->quit;
 	sql('ALTER TABLE coupon_contact DROP CONSTRAINT c');
 	sql(q{DROP FUNCTION public.h; CREATE FUNCTION public.h(u bigint) RETURNS bigint LANGUAGE sql IMMUTABLE RETURN u});
 }
 
-# What is harmless goes on: a superuser's functions, and a foreign key to a table of the shop's.
-sql(q{ALTER TABLE coupon_contact ADD CONSTRAINT c FOREIGN KEY (user_id) REFERENCES shop.plain NOT VALID;
+# What is harmless goes on: a superuser's functions, and a foreign key to a table of his.
+sql(q{ALTER TABLE coupon_contact ADD CONSTRAINT c FOREIGN KEY (user_id) REFERENCES public.plain NOT VALID;
 	CREATE TRIGGER t BEFORE INSERT ON coupon_contact FOR EACH ROW EXECUTE FUNCTION public.audits();
 	CREATE INDEX i ON coupon_contact (public.h(user_id))});
-is((as_role('app', q{SELECT coupon_contact_set(6, 'app', 'x')}))[1], '', "a superuser's trigger, index and key to the shop are well");
+is((as_role('app', q{SELECT coupon_contact_set(6, 'app', 'x')}))[1], '', "a superuser's trigger, index and key are well");
 is(sql(q{SELECT status FROM coupon_health WHERE check_name = 'attached'}), 'ok', 'coupon_health agrees');
 sql('ALTER TABLE coupon_contact DROP CONSTRAINT c; DROP TRIGGER t ON coupon_contact; DROP INDEX i');
 

@@ -55,7 +55,7 @@ COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
     'roles besides the owner of the extension who may create objects in its schema: nobody, as it should be';
 
 -- From the parts of a table, and the types of its columns, along pg_depend to all that is
--- used.  What is built in is not in there.  That a domain has a CHECK, and a composite type
+-- used: functions, types, operators, sequences and other tables.  What is built in is not in there.  That a domain has a CHECK, and a composite type
 -- columns, is recorded the other way round; that a foreign key casts, and what the text of
 -- an SQL function names, is not recorded at all.
 CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
@@ -70,6 +70,7 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
                 UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE c.conrelid = relation
                 UNION ALL SELECT 'pg_attrdef'::regclass, a.oid FROM pg_attrdef a WHERE a.adrelid = relation
                 UNION ALL SELECT 'pg_trigger'::regclass, t.oid FROM pg_trigger t WHERE t.tgrelid = relation
+                UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid FROM pg_statistic_ext s WHERE s.stxrelid = relation
                 UNION ALL SELECT 'pg_policy'::regclass, o.oid FROM pg_policy o WHERE o.polrelid = relation) p (classid, objid)
             UNION SELECT n.classid, n.objid, n.objsubid FROM used u CROSS JOIN LATERAL (
                 SELECT d.refclassid, d.refobjid, d.refobjsubid FROM pg_depend d
@@ -91,7 +92,12 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
             FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
             WHERE u.classid = 'pg_proc'::regclass AND p.oid = u.objid
             UNION ALL SELECT t.typowner, false FROM pg_type t
-            WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid) o (owner, can_be_inlined)
+            WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid
+            UNION ALL SELECT r.oprowner, false FROM pg_operator r
+            WHERE u.classid = 'pg_operator'::regclass AND r.oid = u.objid
+            UNION ALL SELECT c.relowner, false FROM pg_class c
+            WHERE u.classid = 'pg_class'::regclass AND c.oid = u.objid
+              AND (c.relkind <> 'i' AND c.oid <> relation)) o (owner, can_be_inlined)
         JOIN pg_roles a ON a.oid = o.owner
         CROSS JOIN extension x
         WHERE NOT EXISTS (SELECT FROM pg_depend d
@@ -100,6 +106,9 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
         UNION ALL SELECT 'the table itself', format('belongs to role %I', a.rolname)
         FROM pg_class c JOIN pg_roles a ON a.oid = c.relowner CROSS JOIN extension x
         WHERE c.oid = relation AND NOT a.rolsuper AND a.oid <> x.extowner
+        UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), format('belongs to role %I', a.rolname)
+        FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid JOIN pg_roles a ON a.oid = r.relowner CROSS JOIN extension x
+        WHERE c.confrelid = relation AND c.contype = 'f' AND NOT a.rolsuper AND a.oid <> x.extowner
         UNION ALL SELECT pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
         FROM pg_rewrite r WHERE r.ev_class = relation
         UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), 'is between columns that are not of one built-in type'

@@ -3,8 +3,8 @@
  *		Whose functions and types hang on our tables.
  *
  * A shop may have triggers, CHECKs, defaults, generated columns and indexes of its
- * own on our tables.  When a statement of ours writes such a table, they are evaluated
- * as the owner of the extension, a superuser.  Functions are switched to the
+ * own on our tables.  When a statement of ours writes such a table, or is planned, they
+ * are evaluated as the owner of the extension, a superuser.  Functions are switched to the
  * caller (caller.c), but an expression is more than the functions that it calls:
  * default arguments are put into it, a domain adds its CHECK and default, a foreign
  * key the cast of a type, and the body of an SQL function may stand in place of its
@@ -14,7 +14,8 @@
  * So all that is used there, directly or by something that is used, has to belong
  * to a superuser or to the owner of the extension; there are no rules, foreign keys
  * join columns of one built-in type, and SQL functions have their body parsed
- * (BEGIN ATOMIC), or a SET clause.  Else our statements refuse to write the table.
+ * (BEGIN ATOMIC), or a SET clause.  So do operators, sequences, tables that foreign keys
+ * join with ours, and child tables.  Else our statements refuse the table.
  * PostgreSQL's own record of what depends on what tells what is used
  * (coupon_attached_objects).
  *
@@ -24,9 +25,13 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/planner.h"
 #include "parser/analyze.h"
 #include "parser/parsetree.h"
 #include "storage/lmgr.h"
@@ -55,6 +60,7 @@ static uint64 messages = 0;		/* of invalidation, so far */
 static uint64 forgotten = 1;	/* verdicts, so far */
 
 static post_parse_analyze_hook_type previous_analyze = NULL;
+static planner_hook_type previous_planner = NULL;
 static ExecutorStart_hook_type previous_start = NULL;
 
 /* For each table what it cannot be written with, else what is attached, if anything. */
@@ -113,7 +119,7 @@ Refuse(int row, Oid relation)
 
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_ATTACHED),
-			 errmsg("table \"%s\" cannot be written: %s %s", get_rel_name(relation), object, problem),
+			 errmsg("table \"%s\" cannot be used: %s %s", get_rel_name(relation), object, problem),
 			 errdetail("Triggers, CHECKs, defaults, generated columns, indexes and foreign keys of the table are evaluated as the owner of the extension; whoever can change them could become that."),
 			 errhint("Give the object to a superuser with ALTER … OWNER TO, give the function a SET clause, or drop what uses it.")));
 }
@@ -156,7 +162,7 @@ Judge(Datum *relations, int nrelations)
 
 /*
  * AttachedCheck raises VC016 where something hangs on tables, a list of OIDs, with
- * which they must not be written as the owner.
+ * which they must not be read or written as the owner.
  */
 void
 AttachedCheck(const List *relations)
@@ -175,18 +181,56 @@ AttachedCheck(const List *relations)
 	pfree(unknown);
 }
 
-/* A table that a statement of ours writes, with its partitions; all are locked. */
+/* A table that a statement of ours reads or writes, with its partitions and children. */
 static void
 CheckTree(Oid relation)
 {
 	Verdict    *verdict = hash_search(verdicts, &relation, HASH_FIND, NULL);
+	List	   *tree;
+	ListCell   *lc;
+	bool		known = true;
 
-	if (likely(verdict != NULL && verdict->tree == forgotten))
+	if (relation < FirstNormalObjectId ||
+		likely(verdict != NULL && verdict->tree == forgotten))
 		return;
-	AttachedCheck(find_all_inheritors(relation, NoLock, NULL));
+	tree = find_all_inheritors(relation, NoLock, NULL);
+	AttachedCheck(tree);
+	foreach(lc, tree)
+		known &= hash_search(verdicts, &lfirst_oid(lc), HASH_FIND, NULL) != NULL;
 	verdict = hash_search(verdicts, &relation, HASH_FIND, NULL);
-	if (verdict != NULL)
+	if (known && verdict != NULL)
 		verdict->tree = forgotten;
+}
+
+static bool
+CheckQuery(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, RangeTblEntry))
+	{
+		RangeTblEntry *entry = (RangeTblEntry *) node;
+
+		if (entry->rtekind == RTE_RELATION && entry->relkind != RELKIND_VIEW)
+			CheckTree(entry->relid);
+		return false;
+	}
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, CheckQuery, context, QTW_EXAMINE_RTES_BEFORE);
+	return expression_tree_walker(node, CheckQuery, context);
+}
+
+/*
+ * Before a statement is planned: the planner evaluates what is constant in the
+ * predicates of indexes and in extended statistics, of tables that are only read, too.
+ */
+static PlannedStmt *
+PlanStatement(Query *query, const char *text, int options, ParamListInfo params)
+{
+	if (CallerSqlIsOurs())
+		(void) CheckQuery((Node *) query, NULL);
+	return previous_planner ? previous_planner(query, text, options, params) :
+		standard_planner(query, text, options, params);
 }
 
 /* Before the statement is rewritten: rules would be planned otherwise. */
@@ -196,7 +240,7 @@ AnalyzeStatement(ParseState *state, Query *query, JumbleState *jumble)
 	if (previous_analyze)
 		previous_analyze(state, query, jumble);
 	if (query->resultRelation > 0 && CallerSqlIsOurs())
-		AttachedCheck(list_make1_oid(rt_fetch(query->resultRelation, query->rtable)->relid));
+		CheckTree(rt_fetch(query->resultRelation, query->rtable)->relid);
 }
 
 static void
@@ -232,6 +276,8 @@ AttachedInit(void)
 		CacheRegisterSyscacheCallback(caches[i], ObjectChanged, (Datum) 0);
 	previous_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = AnalyzeStatement;
+	previous_planner = planner_hook;
+	planner_hook = PlanStatement;
 	previous_start = ExecutorStart_hook;
 	ExecutorStart_hook = StartStatement;
 }

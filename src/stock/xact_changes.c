@@ -460,9 +460,15 @@ RefusePrepare(void)
 static void
 FinishAll(bool commit)
 {
+	/* A new quota must not meet a count that is about to be taken again. */
+	for (int i = 0; i < nrecords && nrecords_of[CHANGE_RECOUNT] > 0; i++)
+	{
+		if (records[i].entry == NULL && records[i].kind == CHANGE_RECOUNT)
+			FinishRecord(&records[i], commit);
+	}
 	for (int i = 0; i < nrecords; i++)
 	{
-		if (records[i].entry == NULL)
+		if (records[i].entry == NULL && records[i].kind != CHANGE_RECOUNT)
 			FinishRecord(&records[i], commit);
 	}
 	for (int i = 0; i < nrecords; i++)

@@ -123,7 +123,7 @@ RequireCountable(int32 holder, int64 coupon_id)
 
 /* A row that is not folded is the only record of a unit issued. */
 static void
-RefuseUnfoldedDelete(int64 coupon_id)
+RefuseUnfoldedDelete(int32 holder, int64 coupon_id)
 {
 	/* Read once per command: this transaction may fold, and roll that back. */
 	static int64 watermark = 0;
@@ -140,7 +140,8 @@ RefuseUnfoldedDelete(int64 coupon_id)
 		command = GetCurrentCommandId(false);
 		subtransaction = GetCurrentSubTransactionId();
 	}
-	if (coupon_id > watermark)
+	/* Those of other holders are not folded. */
+	if (coupon_id > watermark || holder != HOLDER_DATABASE)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_NOT_FOLDED),
 				 errmsg("coupon %lld has not been folded into the count of its stock",
@@ -213,9 +214,12 @@ Datum
 user_coupon_guard(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = TriggerGet(fcinfo);
-	/* Id and template of the row that an UPDATE was about, just before. */
+	/* Id, template and holder of a row that an UPDATE gives to another user, and when. */
 	static int64 moving = 0;
 	static int64 moving_template = 0;
+	static int32 moving_holder = -1;
+	static LocalTransactionId moving_transaction = InvalidLocalTransactionId;
+	static CommandId moving_command = 0;
 	HeapTuple	new;
 	Oid			relation;
 	int32		holder;
@@ -244,16 +248,23 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 		if (IsCounted(trigger, new, &holder) && TriggerIsReplica())
 			ChangesAdd(CHANGE_RECOUNT, relation, TriggerInt8(trigger, new, "template_id", 0));
 		else if (holder >= 0 && holder != HOLDER_IMPORTED)
-			RefuseUnfoldedDelete(TriggerInt8(trigger, new, "id", 0));
+			RefuseUnfoldedDelete(holder, TriggerInt8(trigger, new, "id", 0));
 		return PointerGetDatum(new);
 	}
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
 	{
 		if (IsSameStock(trigger))
 		{
-			/* With another user id it may be inserted into another partition. */
-			moving = TriggerInt8(trigger, new, "id", 0);
-			moving_template = TriggerInt8(trigger, new, "template_id", 0);
+			/* Then it may be inserted into another partition. */
+			moving = 0;
+			if (!TriggerSameColumn(trigger, "user_id") &&
+				IsCounted(trigger, new, &moving_holder))
+			{
+				moving = TriggerInt8(trigger, new, "id", 0);
+				moving_template = TriggerInt8(trigger, new, "template_id", 0);
+				moving_transaction = CompatLocalTransactionId();
+				moving_command = GetCurrentCommandId(false);
+			}
 			return PointerGetDatum(new);
 		}
 		if (!TriggerIsReplica() && !AdoptIsRunning())
@@ -268,7 +279,10 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 
 		id = TriggerInt8(trigger, new, "id", 0);
 		if (!TriggerIsReplica() && !(TRIGGER_FIRED_BY_INSERT(trigger->tg_event) &&
-									  id == moving && template_id == moving_template))
+									  id == moving && template_id == moving_template &&
+									  holder == moving_holder &&
+									  moving_transaction == CompatLocalTransactionId() &&
+									  moving_command == GetCurrentCommandId(false)))
 			RequireCountable(holder, id);
 		moving = 0;
 		ChangesAdd(CHANGE_RECOUNT, relation, template_id);

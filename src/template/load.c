@@ -384,12 +384,8 @@ LoadLocked(const CacheKey *key, bool count_again, bool own)
 
 		CHECK_FOR_INTERRUPTS();
 		generation = ReservePlace(key, &count);
-		if (count && ChangesHas(CHANGE_RECOUNT, key->template_id))
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-					 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
-							(long long) key->template_id),
-					 errhint("Commit first.")));
+		if (count)
+			TemplateRefuseOwnRows(key->template_id);
 		CountSnapshotTake(&now, count);
 		CountSnapshotRefuseOwnDdl(&now);
 		found = TemplateReadRow(key->template_id, now.snapshot, &row);

@@ -237,6 +237,21 @@ TemplatePeek(int64 template_id, TemplateView *view)
 }
 
 /*
+ * TemplateRefuseOwnRows raises VC003 where this transaction has written coupons of a
+ * template by hand: nobody has counted them yet.
+ */
+void
+TemplateRefuseOwnRows(int64 template_id)
+{
+	if (ChangesHas(CHANGE_RECOUNT, template_id))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("cannot count the coupons of template %lld in a transaction that has changed them",
+						(long long) template_id),
+				 errhint("Commit first.")));
+}
+
+/*
  * TemplateReserve reserves up to "want" units for this transaction and returns
  * STOCK_OK with their number, or STOCK_EMPTY; STOCK_CHANGED: fetch again;
  * STOCK_CLOSED, STOCK_RECOUNT: TemplateWait first.
@@ -250,8 +265,10 @@ TemplateReserve(const TemplateView *view, int64 want, int64 *got)
 			*got = Max(Min(want, view->quota - view->issued), 0);
 			return *got > 0 ? STOCK_OK : STOCK_EMPTY;
 		case TEMPLATE_OWN_CHANGED:
+			TemplateRefuseOwnRows(view->key.template_id);
 			return StockReserveUpTo(&view->key, view->quota, want, true, got);
 		case TEMPLATE_SHARED:
+			TemplateRefuseOwnRows(view->key.template_id);
 			break;
 	}
 	return StockReserve(&view->key, view->generation, want, true, got);

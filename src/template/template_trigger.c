@@ -113,6 +113,7 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 	CacheKey	key;
 	StockResult result = STOCK_CHANGED;
 
+	TemplateRefuseOwnRows(template_id);
 	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
 	while (result == STOCK_CHANGED || result == STOCK_RECOUNT)
 	{
@@ -141,6 +142,17 @@ IssuedByTables(int64 template_id)
 	return issued;
 }
 
+static void
+RefuseBelowIssued(int64 template_id, int64 new_quota)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_BELOW_ISSUED),
+			 errmsg("stock of template %lld cannot fall to %lld: more have been issued",
+					(long long) template_id, (long long) new_quota),
+			 errhint("SELECT coupon_stock_left(%lld) tells how much is free; set status to 'offline' to stop the sale.",
+					 (long long) template_id)));
+}
+
 /*
  * Lower what this database may issue of a template from old to new units, or
  * raise VC006.
@@ -158,12 +170,7 @@ LowerQuota(int64 template_id, int64 old_quota, int64 new_quota)
 	else
 		enough = IssuedByTables(template_id) <= new_quota;
 	if (!enough)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BELOW_ISSUED),
-				 errmsg("stock of template %lld cannot fall to %lld: more have been issued",
-						(long long) template_id, (long long) new_quota),
-				 errhint("SELECT coupon_stock_left(%lld) tells how much is free; set status to 'offline' to stop the sale.",
-						 (long long) template_id)));
+		RefuseBelowIssued(template_id, new_quota);
 }
 
 /*
@@ -217,16 +224,8 @@ GuardTemplateUpdate(TriggerData *trigger, int64 id)
 									   "total_stock", CACHE_UNLIMITED);
 	int64		new_total = TriggerInt8(trigger, trigger->tg_newtuple,
 									   "total_stock", CACHE_UNLIMITED);
+	bool		frozen = false;
 
-	for (int i = 0; i < lengthof(frozen_columns); i++)
-	{
-		if (TriggerSameColumn(trigger, frozen_columns[i]))
-			continue;
-		RequireUntouched(id, OwnQuota(id, old_total),
-						 psprintf("change \"%s\" of", frozen_columns[i]),
-						 "What a coupon is worth is fixed once one was issued: create a new template.");
-		return;					/* it has taken out all: lowering is covered */
-	}
 	/* What others may issue is a part of a total: without one, of nothing. */
 	if ((new_total == CACHE_UNLIMITED) != (old_total == CACHE_UNLIMITED))
 	{
@@ -240,7 +239,19 @@ GuardTemplateUpdate(TriggerData *trigger, int64 id)
 					 errhint("SELECT * FROM coupon_stock WHERE template_id = %lld AND holder <> 0 lists them; copy the template.",
 							 (long long) id)));
 	}
-	if (new_total < old_total)
+	for (int i = 0; i < lengthof(frozen_columns); i++)
+	{
+		if (TriggerSameColumn(trigger, frozen_columns[i]))
+			continue;
+		RequireUntouched(id, OwnQuota(id, old_total),
+						 psprintf("change \"%s\" of", frozen_columns[i]),
+						 "What a coupon is worth is fixed once one was issued: create a new template.");
+		frozen = true;			/* it has taken out all */
+		break;
+	}
+	if (frozen && OwnQuota(id, new_total) < 0)
+		RefuseBelowIssued(id, OwnQuota(id, new_total));
+	if (!frozen && new_total < old_total)
 		LowerQuota(id, OwnQuota(id, old_total), OwnQuota(id, new_total));
 }
 
@@ -512,7 +523,8 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
 					 errhint("Delete the row and insert another.")));
-		if (new_quota != old_quota)
+		/* Also for a row without quota: who inserts it anew looks whether it is there. */
+		if (insert || delete || new_quota != old_quota)
 			LockTemplate(id);
 		/* An INSERT … ON CONFLICT that will be an UPDATE is left to that. */
 		if (new_quota > old_quota && !(insert && HasStockRow(trigger, new)))
