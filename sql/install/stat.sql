@@ -120,7 +120,7 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
           AND (h.atttypid <> t.atttypid OR h.atttypid >= 16384);
     END;
 COMMENT ON FUNCTION @extschema@.coupon_attached_objects(regclass) IS
-    'functions and types, not built in and not ours, that are used by triggers and expressions of a table, and why it cannot be written with them; null: it can';
+    'what is used by triggers, expressions, keys and statistics of a table, and is neither built in nor ours; and why the table cannot be used with it, null: it can';
 
 CREATE VIEW @extschema@.coupon_stat WITH (security_barrier) AS
 SELECT s.template_id, t.name, t.status, t.total_stock, s.quota, s.issued, s.in_flight,
@@ -229,7 +229,7 @@ UNION ALL
 SELECT 'attached', CASE WHEN objects IS NULL THEN 'ok' ELSE 'critical' END,
        COALESCE(objects, 'what triggers and expressions of the tables use belongs to a superuser'),
        CASE WHEN objects IS NOT NULL
-            THEN 'the table is not written with it (VC016): ALTER ... OWNER TO a superuser, give the function a SET clause, or drop what uses it' END
+            THEN 'the table is not used with it (VC016): ALTER ... OWNER TO a superuser, give the function a SET clause, or drop what uses it' END
 FROM distrusted
 UNION ALL
 SELECT 'oversold', CASE WHEN n = 0 THEN 'ok' ELSE 'critical' END,
