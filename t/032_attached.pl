@@ -29,7 +29,7 @@ sql(qq{
 	CREATE SCHEMA shop AUTHORIZATION shop; GRANT USAGE ON SCHEMA shop TO PUBLIC;
 	SELECT lo_from_bytea(4242, 'x');
 	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, receive_start)
-	VALUES (1, 'a', 1000, 1, 'published', now()), (2, 'b', 1000, 1, 'published', now() + interval '2 hours')});
+	VALUES (1, 'a', 100000, 1, 'published', now()), (2, 'b', 1000, 1, 'published', now() + interval '2 hours')});
 as_role('shop', q{
 	CREATE FUNCTION shop.f(bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT $1';
 	CREATE DOMAIN shop.d AS bigint;
@@ -125,6 +125,17 @@ refused('coupon_contact', "a superuser's SQL function that can be put in place o
 	undef, 'is an SQL function whose body is a text, without a SET clause');
 refused('coupon_contact', 'a rule', 'CREATE RULE r AS ON DELETE TO coupon_contact DO ALSO DELETE FROM public.colors', 'DROP RULE r ON coupon_contact', undef, 'is a rule');
 refused('coupon_contact', "an operator of the shop's, whose negator is to come", 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (NOT (user_id OPERATOR(shop.===) 4711))', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
+sql(q{ALTER OPERATOR shop.===(bigint, bigint) OWNER TO } . sql('SELECT current_user'));
+as_role('shop', q{CREATE FUNCTION shop.ne(bigint, bigint) RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN true; END'});
+sql('CREATE OPERATOR shop.!== (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = shop.ne, NEGATOR = OPERATOR(shop.===))');
+refused('coupon_contact', 'an operator whose negator calls the shop', 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (NOT (user_id OPERATOR(shop.===) 4711))', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
+sql(q{CREATE TYPE public.tone AS ENUM ('1')});
+sql('CREATE FUNCTION shop.jtone(public.tone) RETURNS json LANGUAGE plpgsql IMMUTABLE AS $$BEGIN RETURN 1; END$$; ALTER FUNCTION shop.jtone OWNER TO shop; CREATE CAST (public.tone AS json) WITH FUNCTION shop.jtone(public.tone)');
+refused('coupon_contact', "a superuser's type with the shop's cast", 'ALTER TABLE coupon_contact ADD COLUMN n public.tone', 'ALTER TABLE coupon_contact DROP COLUMN n');
+for my $index ('(shop.f(user_id))', '(status) WHERE user_id > shop.f(0)')
+{
+	refused('user_coupon_7', "an index where claims go past the executor: $index", "CREATE INDEX i ON user_coupon $index", 'DROP INDEX i');
+}
 refused('coupon_contact', "a key to a table of the shop's", 'ALTER TABLE coupon_contact ADD CONSTRAINT c FOREIGN KEY (user_id) REFERENCES shop.plain NOT VALID', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
 refused('coupon_contact', "a key of a table of the shop's", 'ALTER TABLE shop.refers ADD CONSTRAINT c FOREIGN KEY (user_id, channel) REFERENCES coupon_contact', 'ALTER TABLE shop.refers DROP CONSTRAINT c');
 refused('coupon_contact', "a sequence of the shop's", q{ALTER TABLE coupon_contact ADD COLUMN n bigint DEFAULT nextval('shop.seq')}, 'ALTER TABLE coupon_contact DROP COLUMN n');

@@ -55,7 +55,8 @@ COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
     'roles besides the owner of the extension who may create objects in its schema: nobody, as it should be';
 
 -- From the parts of a table, and the types of its columns, along pg_depend to all that is
--- used: functions, types, operators, sequences and other tables.  What is built in is not in there.  That a domain has a CHECK, and a composite type
+-- used: functions, types, operators, sequences and other tables; to negators and casts
+-- too, which PostgreSQL looks up by itself.  What is built in is not in there.  That a domain has a CHECK, and a composite type
 -- columns, is recorded the other way round; that a foreign key casts, and what the text of
 -- an SQL function names, is not recorded at all.
 CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
@@ -79,6 +80,11 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
                                        'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_cast'::regclass)
                 UNION ALL SELECT 'pg_constraint'::regclass, c.oid, 0 FROM pg_constraint c
                 WHERE u.classid = 'pg_type'::regclass AND c.contypid = u.objid
+                UNION ALL SELECT 'pg_operator'::regclass, x.other, 0 FROM pg_operator o
+                CROSS JOIN LATERAL (VALUES (o.oprnegate), (o.oprcom)) x (other)
+                WHERE u.classid = 'pg_operator'::regclass AND o.oid = u.objid AND x.other >= 16384
+                UNION ALL SELECT 'pg_cast'::regclass, c.oid, 0 FROM pg_cast c
+                WHERE u.classid = 'pg_type'::regclass AND u.objid IN (c.castsource, c.casttarget)
                 UNION ALL SELECT 'pg_class'::regclass, t.typrelid, 0 FROM pg_type t
                 WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid AND t.typrelid <> 0
             ) n (classid, objid, objsubid)),
@@ -109,6 +115,8 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
         UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), format('belongs to role %I', a.rolname)
         FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid JOIN pg_roles a ON a.oid = r.relowner CROSS JOIN extension x
         WHERE c.confrelid = relation AND c.contype = 'f' AND NOT a.rolsuper AND a.oid <> x.extowner
+        UNION ALL SELECT 'the table itself', 'is a foreign table'
+        FROM pg_class c WHERE c.oid = relation AND c.relkind = 'f'
         UNION ALL SELECT pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
         FROM pg_rewrite r WHERE r.ev_class = relation
         UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), 'is between columns that are not of one built-in type'
@@ -116,7 +124,7 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
         CROSS JOIN LATERAL unnest(c.conkey, c.confkey) k (here, there)
         JOIN pg_attribute h ON h.attrelid = c.conrelid AND h.attnum = k.here
         JOIN pg_attribute t ON t.attrelid = c.confrelid AND t.attnum = k.there
-        WHERE c.conrelid = relation AND c.contype = 'f'
+        WHERE relation IN (c.conrelid, c.confrelid) AND c.contype = 'f'
           AND (h.atttypid <> t.atttypid OR h.atttypid >= 16384);
     END;
 COMMENT ON FUNCTION @extschema@.coupon_attached_objects(regclass) IS

@@ -267,7 +267,7 @@ StartStatement(QueryDesc *query, int flags)
 void
 AttachedInit(void)
 {
-	static const int caches[] = {PROCOID, TYPEOID, CONSTROID, AUTHOID};
+	static const int caches[] = {PROCOID, TYPEOID, OPEROID, CONSTROID, AUTHOID};
 	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Verdict)};
 
 	verdicts = hash_create("coupon attached", 64, &control, HASH_ELEM | HASH_BLOBS);

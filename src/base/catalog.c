@@ -49,6 +49,8 @@
 #include "base/installed.h"
 
 /* What is known of a partition, until it changes. */
+#define INT4_NOT_EQUAL 518		/* the operator <> of int4 */
+
 typedef struct LeafFacts
 {
 	bool		found_known;
@@ -140,20 +142,24 @@ FindTable(Oid schema, const char *name)
 
 /*
  * Whether an index has all rows, or, where a column is given, all but those that are
- * imported or without a holder: WHERE holder <> 3.
+ * imported or without a holder: WHERE holder <> 3.  The predicate is read as it is
+ * stored: what the relation cache makes of it has been evaluated.
  */
 static bool
 HasAllRows(Relation index, AttrNumber holder)
 {
-	List	   *predicate = RelationGetIndexPredicate(index);
+	bool		isnull;
+	Datum		stored = SysCacheGetAttr(INDEXRELID, index->rd_indextuple,
+										 Anum_pg_index_indpred, &isnull);
 	OpExpr	   *differs;
 
-	if (predicate == NIL)
+	if (isnull)
 		return true;
-	if (holder == InvalidAttrNumber || list_length(predicate) != 1 || !IsA(linitial(predicate), OpExpr))
-		return false;
-	differs = linitial(predicate);
-	return differs->opfuncid == F_INT4NE && IsA(linitial(differs->args), Var) &&
+	differs = stringToNode(TextDatumGetCString(stored));
+	if (IsA(differs, List) && list_length((List *) differs) == 1)
+		differs = linitial((List *) differs);
+	return holder != InvalidAttrNumber && IsA(differs, OpExpr) && differs->opno == INT4_NOT_EQUAL &&
+		IsA(linitial(differs->args), Var) &&
 		((Var *) linitial(differs->args))->varattno == holder &&
 		IsA(lsecond(differs->args), Const) &&
 		DatumGetInt32(((Const *) lsecond(differs->args))->constvalue) == HOLDER_IMPORTED;
@@ -222,6 +228,14 @@ FindInLeaf(Relation rel, CatalogLeaf *found)
 								  found->column[COUPON_HOLDER]);
 }
 
+/* Of somebody's with an expression or a predicate: both are evaluated. */
+static bool
+IsEvaluated(Relation index, AttrNumber holder)
+{
+	return !heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
+		!HasAllRows(index, holder);
+}
+
 static bool
 HasSpecialIndex(Relation rel)
 {
@@ -233,7 +247,7 @@ HasSpecialIndex(Relation rel)
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 		Form_pg_index form = index->rd_index;
 
-		special |= !form->indimmediate || form->indisexclusion;
+		special |= !form->indimmediate || form->indisexclusion || IsEvaluated(index, COUPON_HOLDER);
 		index_close(index, AccessShareLock);
 	}
 	return special;
