@@ -152,9 +152,10 @@ static void
 MakeRoom(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		leaving = SlotIsCrowded() &&
-		TimestampDifferenceExceeds(started_at, now, TURN_LENGTH);
+	bool		leaving;
 
+	started_at = Min(started_at, now);	/* the clock may have been set back */
+	leaving = SlotIsCrowded() && TimestampDifferenceExceeds(started_at, now, TURN_LENGTH);
 	ProcessSetLeaving(leaving);
 	if (leaving && (DeliverIsIdle() ||
 					TimestampDifferenceExceeds(started_at, now, 2 * TURN_LENGTH)))

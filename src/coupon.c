@@ -12,11 +12,11 @@
 #include "storage/shmem.h"
 
 #include "admin/drop_database.h"
+#include "base/attached.h"
 #include "base/caller.h"
 #include "base/catalog.h"
 #include "base/commit_wakeup.h"
 #include "base/compat.h"
-#include "base/attached.h"
 #include "base/guc.h"
 #include "base/id.h"
 #include "base/shop_role.h"

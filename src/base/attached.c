@@ -12,10 +12,10 @@
  * such a function or type can change it at any time.
  *
  * So all that is used there, directly or by something that is used, has to belong
- * to a superuser or to the owner of the extension; there are no rules, foreign keys
- * join columns of one built-in type, and SQL functions have their body parsed
- * (BEGIN ATOMIC), or a SET clause.  So do operators, sequences, tables that foreign keys
- * join with ours, and child tables.  Else our statements refuse the table.
+ * to a superuser or to the owner of the extension: functions, types, operators,
+ * sequences, tables that foreign keys join with ours, child tables.  There are no rules,
+ * foreign keys join columns of one built-in type, and SQL functions have their body
+ * parsed (BEGIN ATOMIC), or a SET clause.  Else our statements refuse the table.
  * PostgreSQL's own record of what depends on what tells what is used
  * (coupon_attached_objects).
  *
@@ -42,12 +42,12 @@
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 
+#include "base/attached.h"
 #include "base/caller.h"
 #include "base/errors.h"
-#include "base/attached.h"
 #include "base/owner_query.h"
 
-/* A table that may be written. */
+/* A table that may be used. */
 typedef struct Verdict
 {
 	Oid			relation;		/* key */
@@ -63,7 +63,7 @@ static post_parse_analyze_hook_type previous_analyze = NULL;
 static planner_hook_type previous_planner = NULL;
 static ExecutorStart_hook_type previous_start = NULL;
 
-/* For each table what it cannot be written with, else what is attached, if anything. */
+/* For each table what it cannot be used with, else what is attached, if anything. */
 static OwnerQuery attached_objects = {
 	"SELECT t, u.object, u.problem FROM pg_catalog.unnest($1) t LEFT JOIN LATERAL ("
 	" SELECT x.object, x.problem FROM %1$s.coupon_attached_objects(t) x"

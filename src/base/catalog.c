@@ -48,9 +48,9 @@
 #include "base/errors.h"
 #include "base/installed.h"
 
-/* What is known of a partition, until it changes. */
 #define INT4_NOT_EQUAL 518		/* the operator <> of int4 */
 
+/* What is known of a partition, until it changes. */
 typedef struct LeafFacts
 {
 	bool		found_known;

@@ -14,11 +14,11 @@ typedef struct InstalledColumn
 	Oid			type;			/* InvalidOid: remind_bitmap */
 } InstalledColumn;
 
-/* Columns of user_coupon, from 1. */
 /* Whose stock a coupon came from (coupon_stock.holder), as far as C code knows them. */
 #define HOLDER_DATABASE 0
 #define HOLDER_IMPORTED 3		/* from another system, counted by coupon_stock_adopt */
 
+/* Columns of user_coupon, from 1. */
 typedef enum CouponColumn
 {
 	COUPON_ID = 1,

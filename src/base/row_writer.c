@@ -34,9 +34,9 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/attached.h"
 #include "base/compat.h"
 #include "base/errors.h"
-#include "base/attached.h"
 #include "base/row_writer.h"
 
 static bool

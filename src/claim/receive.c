@@ -111,6 +111,34 @@ ReceiveDesc(Oid function)
 	return lookup_type_cache(type, TYPECACHE_TUPDESC)->tupDesc;
 }
 
+/* Arguments 0 to 2 of the function are template, user and request id. */
+static void
+ClaimForOne(FunctionCallInfo fcinfo, ClaimRequest *request, ClaimResult *result)
+{
+	int64		user_id;
+
+	ArgRequire(fcinfo, 0, "template_id");
+	ArgRequire(fcinfo, 1, "user_id");
+	request->template_id = PG_GETARG_INT64(0);
+	user_id = PG_GETARG_INT64(1);
+	ArgCheckUserId(user_id);
+	request->request_id = ArgRequestId(fcinfo, 2);
+	request->now = GetCurrentStatementStartTimestamp();
+	ClaimCoupons(request, &user_id, 1, result);
+}
+
+static Datum
+ReturnResult(FunctionCallInfo fcinfo, const ClaimResult *result)
+{
+	Datum		values[6];
+	bool		nulls[6];
+
+	FillResult(result, values, nulls);
+	return HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
+									 receive_types, lengthof(receive_types),
+									 values, nulls));
+}
+
 /*
  * coupon_receive(template_id, user_id, request_id, source): claim one coupon
  * for one user.
@@ -120,27 +148,12 @@ coupon_receive(PG_FUNCTION_ARGS)
 {
 	ClaimRequest request = {0};
 	ClaimResult result;
-	int64		user_id;
-	Datum		values[6];
-	bool		nulls[6];
 
-	ArgRequire(fcinfo, 0, "template_id");
-	ArgRequire(fcinfo, 1, "user_id");
-	request.template_id = PG_GETARG_INT64(0);
-	user_id = PG_GETARG_INT64(1);
-	ArgCheckUserId(user_id);
-	request.request_id = ArgRequestId(fcinfo, 2);
 	request.source = GetSource(fcinfo, 3);
 	request.roles = ROLE_APPLICATION;
 	request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE);
-	request.now = GetCurrentStatementStartTimestamp();
-
-	ClaimCoupons(&request, &user_id, 1, &result);
-
-	FillResult(&result, values, nulls);
-	PG_RETURN_DATUM(HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
-											  receive_types, lengthof(receive_types),
-											  values, nulls)));
+	ClaimForOne(fcinfo, &request, &result);
+	return ReturnResult(fcinfo, &result);
 }
 
 /*
@@ -152,31 +165,17 @@ coupon_give(PG_FUNCTION_ARGS)
 {
 	ClaimRequest request = {0};
 	ClaimResult result;
-	int64		user_id;
 	const char *reason = PG_ARGISNULL(3) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(3));
-	Datum		values[6];
-	bool		nulls[6];
 
-	ArgRequire(fcinfo, 0, "template_id");
-	ArgRequire(fcinfo, 1, "user_id");
-	request.template_id = PG_GETARG_INT64(0);
-	user_id = PG_GETARG_INT64(1);
-	ArgCheckUserId(user_id);
-	request.request_id = ArgRequestId(fcinfo, 2);
 	request.source = "platform";
 	request.roles = ROLE_OPERATOR;
 	request.open_to = TEMPLATE_OPEN_TO_ALL;
-	request.now = GetCurrentStatementStartTimestamp();
 	request.early = true;
 
-	ClaimCoupons(&request, &user_id, 1, &result);
+	ClaimForOne(fcinfo, &request, &result);
 	if (result.code == OUTCOME_OK && !result.repeated)
-		EventAdd("give", result.coupon_id, user_id, request.template_id, reason);
-
-	FillResult(&result, values, nulls);
-	PG_RETURN_DATUM(HeapTupleGetDatum(RowForm(ReceiveDesc(fcinfo->flinfo->fn_oid),
-											  receive_types, lengthof(receive_types),
-											  values, nulls)));
+		EventAdd("give", result.coupon_id, result.user_id, request.template_id, reason);
+	return ReturnResult(fcinfo, &result);
 }
 
 static int

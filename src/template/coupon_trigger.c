@@ -140,8 +140,13 @@ RefuseUnfoldedDelete(int32 holder, int64 coupon_id)
 		command = GetCurrentCommandId(false);
 		subtransaction = GetCurrentSubTransactionId();
 	}
-	/* Those of other holders are not folded. */
-	if (coupon_id > watermark || holder != HOLDER_DATABASE)
+	if (holder != HOLDER_DATABASE)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_NOT_FOLDED),
+				 errmsg("coupon %lld is of holder %d, whose coupons are not folded",
+						(long long) coupon_id, holder),
+				 errdetail("Deleting it would give its unit back.")));
+	if (coupon_id > watermark)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_NOT_FOLDED),
 				 errmsg("coupon %lld has not been folded into the count of its stock",
