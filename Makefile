@@ -60,6 +60,7 @@ OBJS = \
 	src/base/procedure.o \
 	src/base/result_row.o \
 	src/base/row_writer.o \
+	src/base/secret.o \
 	src/base/shop_role.o \
 	src/base/subxact.o \
 	src/base/throttle.o \
@@ -111,7 +112,7 @@ OBJS = \
 	src/template/trigger.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome channel_names remind_bitmap role template stock claim event wallet outbox channel remind task stat maintenance cron privileges
+PARTS = guard id outcome channel_names remind_bitmap role template stock claim event wallet secret outbox channel remind task stat maintenance cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 

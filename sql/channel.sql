@@ -29,7 +29,8 @@ CREATE FUNCTION header(headers text, name text) RETURNS text LANGUAGE sql AS $$
 \set two 'whsec_plJ3nmyCDGBKInavdOK15jslqR0bY2Rl'
 SELECT coupon_channel_set('sms', 'HTTPS://gateway.example.com:8443/send?x=1@2', secret => :'one' || '  ' || :'two',
                           headers => '{"Authorization": "Bearer secret", "X-Shop": "7"}');
-SELECT endpoint, headers, batch_size, max_in_flight, timeout, enabled FROM coupon_channel WHERE channel = 'sms';
+SELECT endpoint, batch_size, max_in_flight, timeout, enabled FROM coupon_channel WHERE channel = 'sms';
+TABLE coupon_secret ORDER BY kind;
 SELECT coupon_contact_set(5, 'sms', '+86 "5"\');
 SELECT * FROM coupon_channel_preview('reminder', 'sms', 5) \gset sms_
 SELECT :'sms_endpoint', regexp_replace(:'sms_headers', '(?n)((webhook-id|webhook-timestamp): )\d+$|v1,\S+', '\1…', 'g') AS headers;
@@ -55,7 +56,7 @@ FROM unnest('{coupon,test}'::text[]) AS kind, coupon_channel_preview(kind, 'sms'
 -- without a secret nothing is signed
 SELECT coupon_channel_set('sms', 'http://gateway.example.com');
 SELECT regexp_replace(headers, '\d{10,}', '…', 'g') FROM coupon_channel_preview('test', 'sms');
-SELECT secret, headers FROM coupon_channel;
+TABLE coupon_secret;
 SELECT s ~ '^whsec_[A-Za-z0-9+/]{43}=$' AS shape, s <> coupon_channel_secret() AS another FROM coupon_channel_secret() AS s;
 
 -- Texts: whatever they hold, the body stays JSON
@@ -116,11 +117,12 @@ UPDATE coupon_message SET subject = '=?UTF-8?B?eA==?=' WHERE channel = 'email';
 SELECT header(headers, 'Subject') AS subject FROM coupon_channel_preview('reminder', 'email', 5);
 UPDATE coupon_channel SET mail_from = E'a@b\r\nBcc: c@d' WHERE channel = 'email';
 SELECT coupon_channel_preview('reminder', 'email', 5);
-UPDATE coupon_channel SET headers = '{"X": "a\r\nb"}' WHERE channel = 'app';
+UPDATE coupon_secret SET value = '{"X": "a\r\nb"}' WHERE kind = 'channel_headers' AND name = 'app';
 SELECT coupon_channel_preview('reminder', 'app', 5);
 
 -- Bad input: the right error each time, and nothing changed
 CREATE TEMP TABLE before AS SELECT * FROM coupon_channel;
+CREATE TEMP TABLE secrets_before AS SELECT * FROM coupon_secret;
 \pset tuples_only on
 SELECT left(a, 90) AS arguments, b.state, left(b.message, 120), b.detail, left(b.hint, 100)
 FROM unnest(ARRAY[
@@ -172,6 +174,7 @@ SELECT * FROM attempt($$SELECT coupon_message_set('test', 'ch4', '', 'b')$$);
 SELECT * FROM attempt($$SELECT coupon_contact_set(1, 'ch4', repeat('x', 2000))$$);
 \pset tuples_only off
 SELECT count(*) AS changed FROM (TABLE before EXCEPT TABLE coupon_channel) x;
+SELECT count(*) AS changed FROM (TABLE secrets_before EXCEPT TABLE coupon_secret) x;
 SELECT channel, count(*) FROM coupon_message GROUP BY channel ORDER BY 1;
 
 -- The whole row is set, and a channel that was switched off is on again
@@ -232,7 +235,7 @@ CREATE FUNCTION rights() RETURNS TABLE (statement text, state text, message text
         $q$SELECT coupon_channel_set('ch3', 'http://h')$q$, $q$SELECT coupon_message_set('test', 'ch3', 's', 'b')$q$, $q$SELECT coupon_contact_set(9, 'ch3', 'x')$q$,
         $q$SELECT coupon_channel_test('ch3', 'x')$q$, $q$SELECT coupon_channel_preview('test', 'ch3')$q$, $q$SELECT coupon_channel_secret()$q$,
         $q$SELECT coupon_notification_replay(999)$q$, $q$SELECT coupon_channel_enable('ch3')$q$, $q$SELECT channel, endpoint, username FROM coupon_channel$q$, $q$SELECT body_template FROM coupon_channel$q$,
-        $q$SELECT secret FROM coupon_channel$q$, $q$SELECT headers FROM coupon_channel$q$, $q$SELECT password FROM coupon_channel$q$, $q$SELECT c FROM coupon_channel c$q$,
+        $q$SELECT value FROM coupon_secret$q$, $q$SELECT c FROM coupon_channel c$q$,
         $q$SELECT * FROM coupon_message$q$, $q$SELECT * FROM coupon_contact$q$, $q$SELECT * FROM coupon_stat_channel$q$,
         $q$SELECT * FROM coupon_notification$q$, $q$DELETE FROM coupon_notification$q$, $q$DELETE FROM coupon_notification_history$q$, $q$UPDATE coupon_channel SET enabled = false$q$
     ]) WITH ORDINALITY AS t (s, n), attempt(s) AS a ORDER BY n $$;
@@ -255,6 +258,13 @@ SELECT name FROM coupon_template;
 SET ROLE regress_push_shop_monitor;
 SELECT * FROM pushes();
 RESET ROLE;
+-- a right on the table alone shows no secret
+GRANT SELECT ON coupon_secret TO regress_push_operator;
+SET ROLE regress_push_operator;
+SELECT count(*) FROM coupon_secret;
+RESET ROLE;
+SELECT count(*) > 0 AS secrets FROM coupon_secret;
+REVOKE SELECT ON coupon_secret FROM regress_push_operator;
 SELECT coupon_grant_revoke('regress_push_operator', 'operator'), coupon_grant_revoke('regress_push_monitor', 'monitor');
 SELECT DISTINCT a.state, count(*) FROM unnest('{regress_push_operator,regress_push_monitor}'::name[]) AS r, unnest('{channel,endpoint,body_template,mail_from,updated_at}'::text[]) AS c,
     attempt(format('SET LOCAL ROLE %I; SELECT %I FROM public.coupon_channel; RESET ROLE', r, c)) AS a GROUP BY 1;
@@ -289,6 +299,6 @@ SHOW coupon.keep_notifications;
 DROP OWNED BY regress_push_app, regress_push_operator, regress_push_shop, regress_push_monitor, regress_push_shop_monitor;
 DELETE FROM coupon_role;
 DROP ROLE regress_push_app, regress_push_operator, regress_push_shop, regress_push_monitor, regress_push_shop_monitor;
-DELETE FROM coupon_notification; DELETE FROM coupon_notification_history; DELETE FROM coupon_message; DELETE FROM coupon_contact; DELETE FROM coupon_channel;
+DELETE FROM coupon_notification; DELETE FROM coupon_notification_history; DELETE FROM coupon_message; DELETE FROM coupon_contact; DELETE FROM coupon_channel; DELETE FROM coupon_secret;
 DELETE FROM coupon_template WHERE id IN (650, 651);
 DROP FUNCTION attempt, xor_pad, signature, header, pushes, rights;

@@ -422,8 +422,7 @@ sql(q{DELETE FROM coupon_message});
 	limit_attempts(1);
 	channel($_, 'ok/poison', q{max_in_flight => 4}) for qw(sms email app ch3 ch4);
 	sql(q{
-		UPDATE coupon_channel SET headers = '{"Bad Name": "x"}' WHERE channel = 'sms';
-		UPDATE coupon_channel SET secret = 'garbage' WHERE channel = 'app';
+		INSERT INTO coupon_secret VALUES ('channel_headers', 'sms', '{"Bad Name": "x"}'), ('channel_secret', 'app', 'garbage');
 		UPDATE coupon_channel SET endpoint = 'gopher://127.0.0.1/' WHERE channel = 'ch3';
 		UPDATE coupon_channel SET endpoint = 'smtp://127.0.0.1:9/' WHERE channel = 'email'});
 	await_turn();	# that wakes nobody, and the worker keeps its copy for a second

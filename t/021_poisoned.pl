@@ -92,7 +92,7 @@ my ($smtp, $smtp_pid) = receiver(\&serve_smtp);
 $node->safe_psql($db, qq{
 	SELECT coupon_channel_set(c, 'http://127.0.0.1:$http/') FROM unnest(ARRAY['sms', 'app', 'ch3']) AS c;
 	SELECT coupon_channel_set('ch4', 'http://127.0.0.1:$http/slow');
-	UPDATE coupon_channel SET secret = 'x' WHERE channel = 'app';
+	INSERT INTO coupon_secret VALUES ('channel_secret', 'app', 'x');
 	UPDATE coupon_channel SET endpoint = 'smtp://127.0.0.1:$smtp' WHERE channel = 'ch3'});
 my $id = send_test('sms');
 queue_is_empty('a push leaves beside channels that cannot be used');

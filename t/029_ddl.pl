@@ -262,11 +262,11 @@ sql(q{BEGIN; ALTER TABLE user_coupon DETACH PARTITION new7; DROP TABLE new7;
 is(claim(30, 1, 1), '0 1', 'and the old one again');
 
 # Columns that have become something else.
-sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/');
-	ALTER TABLE coupon_channel DROP CONSTRAINT coupon_channel_headers_check, ALTER headers DROP DEFAULT, ALTER headers TYPE int USING 5});
+sql(q{SELECT coupon_channel_set('app', 'http://127.0.0.1:1/', headers => '{"X": "y"}');
+	ALTER TABLE coupon_secret DROP CONSTRAINT coupon_secret_check, ALTER value TYPE int USING 5});
 like(error_of(q{SELECT * FROM coupon_channel_preview('coupon', 'app', 1)}), qr/VC009/, 'headers that are a number');
-sql(q{ALTER TABLE coupon_channel ALTER headers TYPE jsonb USING '{}', ALTER headers DROP NOT NULL; UPDATE coupon_channel SET headers = NULL});
-like(error_of(q{SELECT * FROM coupon_channel_preview('coupon', 'app', 1)}), qr/VC009/, 'headers that are null');
+sql(q{ALTER TABLE coupon_secret ALTER value TYPE text USING '['});
+like(error_of(q{SELECT * FROM coupon_channel_preview('coupon', 'app', 1)}), qr/22P02/, 'headers that are not JSON');
 my $task = sql(q{SELECT task_id FROM coupon_task_create('x', 30)});
 sql(q{DO $$BEGIN EXECUTE (SELECT format('ALTER TABLE coupon_task DROP CONSTRAINT %I', conname) FROM pg_constraint
 	WHERE conrelid = 'coupon_task'::regclass AND pg_get_constraintdef(oid) ~ 'notify'); END$$;

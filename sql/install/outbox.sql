@@ -3,12 +3,9 @@
 CREATE TABLE @extschema@.coupon_channel (
     channel         text PRIMARY KEY CHECK (channel = ANY (@extschema@.coupon_channel_names())),
     endpoint        text NOT NULL,
-    secret          text,
-    headers         jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(headers) = 'object'),
     body_template   text,
     mail_from       text,
     username        text,
-    password        text,
     batch_size      int NOT NULL DEFAULT 1 CHECK (batch_size BETWEEN 1 AND 1000),
     max_in_flight   int NOT NULL DEFAULT 64 CHECK (max_in_flight BETWEEN 1 AND 1024),
     timeout         interval NOT NULL DEFAULT '10 s' CHECK (timeout BETWEEN '100 ms' AND '10 min'),
@@ -20,7 +17,6 @@ CREATE TABLE @extschema@.coupon_channel (
 );
 COMMENT ON TABLE @extschema@.coupon_channel IS 'how to send: one row per channel, written by coupon_channel_set';
 COMMENT ON COLUMN @extschema@.coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
-COMMENT ON COLUMN @extschema@.coupon_channel.secret IS 'keys of the webhook signature, separated by blanks while one replaces another';
 COMMENT ON COLUMN @extschema@.coupon_channel.body_template IS 'body in the dialect of a gateway, with {placeholders}; null: Standard Webhooks';
 COMMENT ON COLUMN @extschema@.coupon_channel.batch_size IS 'recipients in one request';
 COMMENT ON COLUMN @extschema@.coupon_channel.max_in_flight IS 'requests that may wait for an answer at the same time';

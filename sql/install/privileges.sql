@@ -10,6 +10,7 @@ SELECT pg_extension_config_dump('@extschema@.coupon_task_batch'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_task_put_off'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_task_failure'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_remind'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_secret'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_channel'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_message'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_contact'::regclass, '');
@@ -67,7 +68,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                       'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    -- Not what may hold a key: endpoint, secret, username, password, headers, body_template.
+    -- Not what may hold a key: endpoint, username, body_template.
     SELECT format('TABLE %s.coupon_channel', ours.namespace),
            'SELECT (channel, mail_from, batch_size, max_in_flight, timeout,'
            ' enabled, require_tls, user_id_is_address, disabled_reason, updated_at)'

@@ -15,6 +15,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
+#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
 #include "base/args.h"
@@ -22,6 +23,7 @@
 #include "base/compat.h"
 #include "base/errors.h"
 #include "base/owner_query.h"
+#include "base/secret.h"
 #include "notification/channel_check.h"
 #include "notification/outbox.h"
 #include "render/request.h"
@@ -40,32 +42,35 @@ PG_FUNCTION_INFO_V1(coupon_channel_secret);
 /* Of a test nobody is the user. */
 #define NO_USER INT64CONST(0)
 
-/* Arguments of coupon_channel_set, which are columns of the row. */
+/* Arguments of coupon_channel_set. */
 enum
 {
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_SECRET, ARG_HEADERS, ARG_BODY_TEMPLATE,
 	ARG_MAIL_FROM, ARG_USERNAME, ARG_PASSWORD, ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT,
-	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS,
-	CHANNEL_NARGS
+	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS
 };
 
 static OwnerQuery set_channel = {
-	"INSERT INTO %1$s.coupon_channel (channel, endpoint, secret, headers,"
-	" body_template, mail_from, username, password, batch_size, max_in_flight,"
+	"INSERT INTO %1$s.coupon_channel (channel, endpoint,"
+	" body_template, mail_from, username, batch_size, max_in_flight,"
 	" timeout, enabled, require_tls, user_id_is_address, updated_at)"
-	" VALUES ($1, $2, $3, COALESCE($4, '{}'::pg_catalog.jsonb), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,"
-	" pg_catalog.clock_timestamp())"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, pg_catalog.clock_timestamp())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
-	" secret = excluded.secret, headers = excluded.headers,"
 	" body_template = excluded.body_template, mail_from = excluded.mail_from,"
-	" username = excluded.username, password = excluded.password,"
-	" batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
+	" username = excluded.username, batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
 	" timeout = excluded.timeout, enabled = excluded.enabled,"
 	" require_tls = excluded.require_tls, user_id_is_address = excluded.user_id_is_address,"
 	" disabled_reason = NULL, updated_at = excluded.updated_at",
-	CHANNEL_NARGS,
-	{TEXTOID, TEXTOID, TEXTOID, JSONBOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
-	INT4OID, INT4OID, INTERVALOID, BOOLOID, BOOLOID, BOOLOID}
+	11,
+	{TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, INTERVALOID,
+	BOOLOID, BOOLOID, BOOLOID}
+};
+
+/* Its arguments: those of coupon_channel_set that are columns of the row. */
+static const int column_args[] = {
+	ARG_CHANNEL, ARG_ENDPOINT, ARG_BODY_TEMPLATE, ARG_MAIL_FROM, ARG_USERNAME,
+	ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT, ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS,
+	ARG_USER_ID_IS_ADDRESS
 };
 
 static OwnerQuery enable_channel = {
@@ -143,8 +148,10 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 		headers = PG_GETARG_JSONB_P(ARG_HEADERS);
 	spec->endpoint = TextArg(fcinfo, ARG_ENDPOINT);
 	spec->secret = TextArg(fcinfo, ARG_SECRET);
-	spec->has_headers = headers != NULL &&
-		!(JB_ROOT_IS_OBJECT(headers) && JB_ROOT_COUNT(headers) == 0);
+	if (headers != NULL && !(JB_ROOT_IS_OBJECT(headers) && JB_ROOT_COUNT(headers) == 0))
+		spec->headers = JsonbToCString(NULL, &headers->root, VARSIZE(headers));
+	else
+		spec->headers = NULL;
 	spec->body_template = TextArg(fcinfo, ARG_BODY_TEMPLATE);
 	spec->mail_from = TextArg(fcinfo, ARG_MAIL_FROM);
 	spec->username = TextArg(fcinfo, ARG_USERNAME);
@@ -155,39 +162,47 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	ChannelCheckSpec(spec);
 	ChannelCheckTimeout(PG_GETARG_DATUM(ARG_TIMEOUT));
 	/* What the worker will make of it. */
-	ChannelCheckPlain(spec, RenderChannelMake(spec->secret, headers, spec->body_template,
+	ChannelCheckPlain(spec, RenderChannelMake(spec->secret, spec->headers, spec->body_template,
 											  spec->mail_from));
 }
 
 /*
- * coupon_channel_set(channel, endpoint, …): set the whole row of a channel.
+ * coupon_channel_set(channel, endpoint, …): set the whole row of a channel, and
+ * what is secret of it.
  */
 Datum
 coupon_channel_set(PG_FUNCTION_ARGS)
 {
 	ChannelSpec spec;
 	const char *channel;
-	Datum		args[CHANNEL_NARGS];
-	char		nulls[CHANNEL_NARGS];
+	Datum		args[lengthof(column_args)];
+	char		nulls[lengthof(column_args)];
 	QueryScope	scope;
 
 	ChannelRequireUnbound(ROLE_OPERATOR);
 	channel = ChannelArg(fcinfo, ARG_CHANNEL);
 	ReadSpec(fcinfo, &spec);
-	for (int i = 0; i < CHANNEL_NARGS; i++)
+	for (int i = 0; i < lengthof(column_args); i++)
 	{
-		args[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-	}
-	args[ARG_ENDPOINT] = CStringGetTextDatum(spec.endpoint);
-	if (PG_ARGISNULL(ARG_USER_ID_IS_ADDRESS))
-	{
-		/* An id that looks like a telephone number would text a stranger. */
-		args[ARG_USER_ID_IS_ADDRESS] = BoolGetDatum(strcmp(channel, "sms") != 0);
-		nulls[ARG_USER_ID_IS_ADDRESS] = ' ';
+		int			arg = column_args[i];
+
+		nulls[i] = PG_ARGISNULL(arg) ? 'n' : ' ';
+		if (arg == ARG_ENDPOINT)
+			args[i] = CStringGetTextDatum(spec.endpoint);	/* its scheme in lower case */
+		else if (arg == ARG_USER_ID_IS_ADDRESS && PG_ARGISNULL(arg))
+		{
+			/* An id that looks like a telephone number would text a stranger. */
+			args[i] = BoolGetDatum(strcmp(channel, "sms") != 0);
+			nulls[i] = ' ';
+		}
+		else
+			args[i] = PG_ARGISNULL(arg) ? (Datum) 0 : PG_GETARG_DATUM(arg);
 	}
 	QueryBegin(&scope);
 	QueryRun(&set_channel, args, nulls);
+	SecretSet("channel_secret", channel, spec.secret);
+	SecretSet("channel_password", channel, spec.password);
+	SecretSet("channel_headers", channel, spec.headers);
 	QueryEnd(&scope);
 	WakeWorkerAtCommit(WAKE_DELIVER);
 	PG_RETURN_VOID();

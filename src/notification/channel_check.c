@@ -307,7 +307,7 @@ CheckMailChannel(const ChannelSpec *spec)
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("batch_size %d is not possible for mail", spec->batch_size),
 				 errdetail("A mail goes to one recipient.")));
-	if (spec->secret != NULL || spec->has_headers || spec->body_template != NULL)
+	if (spec->secret != NULL || spec->headers != NULL || spec->body_template != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("secret, headers and body_template are for HTTP"),

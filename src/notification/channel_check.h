@@ -15,7 +15,7 @@ typedef struct ChannelSpec
 {
 	char	   *endpoint;
 	const char *secret;
-	bool		has_headers;
+	const char *headers;		/* a JSON object that is not empty */
 	const char *body_template;
 	const char *mail_from;
 	const char *username;

@@ -11,11 +11,11 @@
 
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
 #include "base/errors.h"
 #include "base/owner_query.h"
+#include "base/secret.h"
 #include "base/subxact.h"
 #include "notification/lease.h"
 
@@ -24,10 +24,12 @@
  * what were moved here would conflict with what he moves.
  */
 static OwnerQuery read_channels = {
-	"SELECT channel, endpoint, username, password, enabled, max_in_flight,"
+	"SELECT channel, endpoint, username, enabled, max_in_flight,"
 	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
-	" updated_at, secret, headers, body_template, mail_from, require_tls,"
-	" user_id_is_address"
+	" updated_at, body_template, mail_from, require_tls, user_id_is_address,"
+	" " SECRET_OF("channel_secret", "channel") ","
+	" " SECRET_OF("channel_password", "channel") ","
+	" " SECRET_OF("channel_headers", "channel")
 	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel s"
 	"  JOIN pg_catalog.pg_class q ON q.oid OPERATOR(pg_catalog.=) s.srrelid"
 	"   AND q.relname OPERATOR(pg_catalog.=) 'coupon_notification'::pg_catalog.name"
@@ -89,24 +91,25 @@ ReadChannel(int row, MemoryContext context)
 	MemoryContext old;
 	bool		isnull;
 	Datum		headers;
+	bool		no_headers;
 
 	channel->name = LeaseText(row, 1, context);
 	channel->endpoint = LeaseText(row, 2, context);
 	channel->username = LeaseText(row, 3, context);
-	channel->password = LeaseText(row, 4, context);
 	channel->is_mail = IsMail(channel->endpoint);
-	channel->enabled = DatumGetBool(QueryValue(row, 5, &isnull));
-	channel->max_in_flight = DatumGetInt32(QueryValue(row, 6, &isnull));
-	channel->timeout = DatumGetInt32(QueryValue(row, 7, &isnull));
-	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
-	channel->require_tls = DatumGetBool(QueryValue(row, 13, &isnull));
-	channel->user_id_is_address = DatumGetBool(QueryValue(row, 14, &isnull));
-	headers = QueryRequired(row, 10, JSONBOID);
+	channel->enabled = DatumGetBool(QueryValue(row, 4, &isnull));
+	channel->max_in_flight = DatumGetInt32(QueryValue(row, 5, &isnull));
+	channel->timeout = DatumGetInt32(QueryValue(row, 6, &isnull));
+	channel->updated_at = DatumGetTimestampTz(QueryValue(row, 7, &isnull));
+	channel->require_tls = DatumGetBool(QueryValue(row, 10, &isnull));
+	channel->user_id_is_address = DatumGetBool(QueryValue(row, 11, &isnull));
+	channel->password = LeaseText(row, 13, context);
+	headers = QueryText(row, 14, &no_headers);
 	old = MemoryContextSwitchTo(context);
-	channel->render = RenderChannelMake(LeaseText(row, 9, context),
-										DatumGetJsonbP(headers),
-										LeaseText(row, 11, context),
-										LeaseText(row, 12, context));
+	channel->render = RenderChannelMake(LeaseText(row, 12, context),
+										no_headers ? NULL : TextDatumGetCString(headers),
+										LeaseText(row, 8, context),
+										LeaseText(row, 9, context));
 	MemoryContextSwitchTo(old);
 	if (channel->is_mail && channel->render->mail_from == NULL)
 		ereport(ERROR,
@@ -148,10 +151,11 @@ ReadOrDisable(int row, MemoryContext context)
 
 	if (SubxactRun(TryReadChannel, &x, &error))
 		return x.channel;
-	if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT)
+	if (error->sqlerrcode != ERRCODE_COUPON_BAD_ARGUMENT &&
+		error->sqlerrcode != ERRCODE_INVALID_TEXT_REPRESENTATION)	/* no JSON */
 		ReThrowError(error);
 	name = TextDatumGetCString(QueryRequired(row, 1, TEXTOID));
-	updated_at = DatumGetTimestampTz(QueryValue(row, 8, &isnull));
+	updated_at = DatumGetTimestampTz(QueryValue(row, 7, &isnull));
 	reason = error->detail == NULL ? error->message :
 		psprintf("%s: %s", error->message, error->detail);
 	if (LeaseDisable(name, updated_at, reason))

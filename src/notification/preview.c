@@ -19,6 +19,7 @@
 #include "base/errors.h"
 #include "base/id.h"
 #include "base/owner_query.h"
+#include "base/secret.h"
 #include "notification/channel_check.h"
 #include "render/request.h"
 
@@ -28,7 +29,10 @@ PG_FUNCTION_INFO_V1(coupon_channel_preview);
 #define SAMPLE_ID 1				/* of template and task */
 
 static OwnerQuery read_channel = {
-	"SELECT c.endpoint, c.secret, c.headers, c.body_template, c.mail_from,"
+	"SELECT c.endpoint,"
+	" " SECRET_OF("channel_secret", "c.channel") ","
+	" " SECRET_OF("channel_headers", "c.channel") ","
+	" c.body_template, c.mail_from,"
 	" m.subject, m.body, k.address, c.username"
 	" FROM %1$s.coupon_channel c"
 	" LEFT JOIN %1$s.coupon_message m ON m.kind OPERATOR(pg_catalog.=) $1"
@@ -174,7 +178,6 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 	.nrecipients = 1};
 	RenderChannel *channel;
 	const char *endpoint;
-	Datum		headers;
 	Datum		values[3];
 	bool		nulls[3] = {false};
 	Datum		args[3];
@@ -198,8 +201,7 @@ coupon_channel_preview(PG_FUNCTION_ARGS)
 				 errmsg("channel \"%s\" is not set up", event.channel),
 				 errhint("SELECT coupon_channel_set('%s', 'https://...')", event.channel)));
 	endpoint = Column(1);
-	headers = QueryRequired(0, 3, JSONBOID);
-	channel = RenderChannelMake(Column(2), DatumGetJsonbP(headers), Column(4), Column(5));
+	channel = RenderChannelMake(Column(2), Column(3), Column(4), Column(5));
 	event.subject = Utf8Column(6);
 	event.body = Utf8Column(7);
 	recipient.address = Utf8Column(8);

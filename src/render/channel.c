@@ -15,6 +15,7 @@
 #include "common/string.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
+#include "utils/jsonb.h"
 
 #include "base/compat.h"
 #include "base/errors.h"
@@ -225,10 +226,11 @@ EscapeOf(const char *type)
 
 /*
  * RenderChannelMake takes a channel apart, in memory of the current context.
- * Raises VC003 for a secret, headers or sender that cannot be used.  NULL: none.
+ * headers is a JSON object.  Raises VC003 for a secret, headers or sender that cannot
+ * be used, 22P02 for headers that are not JSON.  NULL: none.
  */
 RenderChannel *
-RenderChannelMake(const char *secret, Jsonb *headers, const char *body_template,
+RenderChannelMake(const char *secret, const char *headers, const char *body_template,
 				  const char *mail_from)
 {
 	RenderChannel *channel = palloc0(sizeof(RenderChannel));
@@ -249,7 +251,7 @@ RenderChannelMake(const char *secret, Jsonb *headers, const char *body_template,
 	if (secret != NULL)
 		ReadSecrets(channel, secret);
 	if (headers != NULL)
-		ReadHeaders(channel, headers);
+		ReadHeaders(channel, DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum(headers))));
 
 	type = FindHeader(channel, "Content-Type");
 	channel->escape = type == NULL ? RENDER_JSON : EscapeOf(type);

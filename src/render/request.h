@@ -10,7 +10,6 @@
 
 #include "datatype/timestamp.h"
 #include "lib/stringinfo.h"
-#include "utils/jsonb.h"
 
 #define RENDER_MAX_KEY 64		/* bytes of a secret */
 
@@ -76,7 +75,7 @@ typedef struct RenderChannel
 } RenderChannel;
 
 /* render/channel.c: in a transaction */
-extern RenderChannel *RenderChannelMake(const char *secret, Jsonb *headers,
+extern RenderChannel *RenderChannelMake(const char *secret, const char *headers,
 										const char *body_template,
 										const char *mail_from);
 extern const char *RenderUtf8(const char *text);
