@@ -35,6 +35,7 @@
 
 #define CACHE_PARTITIONS 32		/* a power of 2 */
 #define CACHE_MAX_USAGE 5
+#define CACHE_LEAST_SHARE 4
 
 typedef struct CacheShared
 {
@@ -326,6 +327,35 @@ CacheForgetDatabase(Oid database)
 			(void) TryVictim(&shared->entries[i], true);
 	}
 	LWLockRelease(SweepLock);
+}
+
+/*
+ * CacheShare returns how many places a transaction may pin whatever others do: with
+ * max_templates high enough, all transactions together cannot pin more than there are.
+ */
+int
+CacheShare(void)
+{
+	return Max(coupon_max_templates / MaxBackends, CACHE_LEAST_SHARE);
+}
+
+/*
+ * CacheIsCrowded tells whether half of the places or more are pinned: then whoever has
+ * its share takes no more.
+ */
+bool
+CacheIsCrowded(void)
+{
+	int			free = coupon_max_templates;
+
+	for (int i = 0; i < coupon_max_templates; i++)
+	{
+		CacheEntry *entry = &shared->entries[i];
+
+		if (entry->state != CACHE_FREE && !IsIdle(entry))
+			free--;
+	}
+	return free <= coupon_max_templates / 2;
 }
 
 /*

@@ -114,6 +114,8 @@ extern CacheEntry *CacheFind(const CacheKey *key);
 extern CacheEntry *CacheFindOrCreate(const CacheKey *key, LWLock *lock);
 extern void CacheRemove(CacheEntry *entry);
 extern void CacheForgetDatabase(Oid database);
+extern int	CacheShare(void);
+extern bool CacheIsCrowded(void);
 extern bool CacheCanRecount(CacheEntry *entry);
 extern CacheEntry *CacheSlot(int number);
 extern uint64 CacheNextGeneration(void);

@@ -74,6 +74,41 @@ AddLowered(int64 limit, CacheEntry *entry)
 	return limit + ChangesLowered(entry);
 }
 
+/* Runs "CacheFind" under the shared lock for an entry that cannot leave. */
+static CacheEntry *
+FindPinned(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(key);
+	LWLockRelease(lock);
+	return entry;
+}
+
+/*
+ * Before units of one more entry are taken: raises VC004 where this transaction has pinned
+ * its share of the cache and little is left, so that nobody's open transaction stops
+ * the claims of others.  What two such transactions pin at the same moment is not seen.
+ */
+static void
+RefuseToCrowd(const CacheKey *key)
+{
+	CacheEntry *entry;
+
+	if (likely(ChangesHeld() < CacheShare()))
+		return;
+	entry = FindPinned(key);
+	if ((entry != NULL && ChangesUnits(entry) > 0) || !CacheIsCrowded())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_COUPON_CACHE_FULL),
+			 errmsg("this transaction has claims of %d templates in flight, and half of the places for templates are taken",
+					ChangesHeld()),
+			 errhint("Commit first, or raise \"coupon.max_templates\".")));
+}
+
 /*
  * generation 0: any.  limit < 0: the quota of the entry, which can be used
  * only while it is fresh.
@@ -88,6 +123,7 @@ Reserve(ChangeKind kind, const CacheKey *key, uint64 generation, int64 limit,
 
 	*got = 0;
 	ChangesMakeRoom();
+	RefuseToCrowd(key);
 
 	LWLockAcquire(lock, LW_SHARED);
 	entry = CacheFind(key);
@@ -125,6 +161,7 @@ StockShut(const CacheKey *key)
 	CacheEntry *entry;
 
 	ChangesMakeRoom();
+	RefuseToCrowd(key);
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	entry = CacheFind(key);
 	if (entry != NULL && entry->state == CACHE_READY)
@@ -160,19 +197,6 @@ StockReserveUpTo(const CacheKey *key, int64 limit, int64 want, bool partial,
 				 int64 *got)
 {
 	return Reserve(CHANGE_RESERVED, key, 0, limit, want, partial, false, got);
-}
-
-/* Runs "CacheFind" under the shared lock for an entry that cannot leave. */
-static CacheEntry *
-FindPinned(const CacheKey *key)
-{
-	LWLock	   *lock = CachePartitionLock(key);
-	CacheEntry *entry;
-
-	LWLockAcquire(lock, LW_SHARED);
-	entry = CacheFind(key);
-	LWLockRelease(lock);
-	return entry;
 }
 
 /*

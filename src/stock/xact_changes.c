@@ -241,6 +241,16 @@ ChangesUnits(const CacheEntry *entry)
 }
 
 /*
+ * ChangesHeld returns for how many entries this transaction has units in flight; one that
+ * has some in several subtransactions counts for each.
+ */
+int
+ChangesHeld(void)
+{
+	return nrecords_of[CHANGE_RESERVED] + nrecords_of[CHANGE_LOWERED] + nrecords_of[CHANGE_SHUT];
+}
+
+/*
  * ChangesLowered returns how many of them are to leave the total.
  */
 int64

@@ -26,6 +26,7 @@ extern void ChangesInit(void);
 extern void ChangesMakeRoom(void);
 extern void ChangesAddUnits(ChangeKind kind, CacheEntry *entry, int64 n);
 extern void ChangesTakeBack(CacheEntry *entry, int64 n);
+extern int	ChangesHeld(void);
 extern int64 ChangesUnits(const CacheEntry *entry);
 extern int64 ChangesLowered(const CacheEntry *entry);
 extern void ChangesAdd(ChangeKind kind, Oid relation, int64 template_id);
