@@ -79,6 +79,25 @@ q1('INSERT INTO coupon_template (id, name, total_stock, discount_value, status) 
 $claimer->query_safe('BEGIN; SELECT pg_advisory_xact_lock_shared(1)');
 is(q1('SELECT outcome FROM coupon_receive(3, 1)'), 'ok', 'loaded');
 $claimer->query_safe('COMMIT');
+
+# Those who queue behind one open claim give up together, not one after the other.
+sub seconds_of
+{
+	my ($n) = @_;
+	my $begin = time;
+	local %ENV = $node->_get_env();
+	my @runs = map {
+		my $said = '';
+		IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres', '-c', q{SET coupon.gate_timeout = '2s'}, '-c', 'SELECT coupon_stock_rebuild(3)' ], '<', \undef, '>', \$said, '2>&1');
+	} 1 .. $n;
+	eval { $_->finish } for @runs;
+	is(scalar(grep { $_->full_result != 0 } @runs), $n, "$n have given up");
+	return time - $begin;
+}
+$claimer->query_safe('BEGIN; SELECT coupon_receive(3, 2)');
+my $one = seconds_of(1);
+cmp_ok(seconds_of(6), '<', 3 * $one, 'six of them not much later than one');
+$claimer->query_safe('COMMIT');
 books_balance($node, 'gates');
 $claimer->quit; $other->quit; eval { $admin->quit };
 $node->stop;

@@ -235,13 +235,13 @@ RefuseTooMuchLowering(const CacheKey *key, int64 n)
 /*
  * StockLower reserves n units that leave the total at commit; limit is the
  * total as this transaction sees it before.  Where open claims stand in the
- * way it closes the gate and waits for them, at most coupon.gate_timeout.
+ * way it closes the gate and waits for them, to the deadline.
  *
  * The caller holds the loader lock.  STOCK_EMPTY: so many have been issued.
  * STOCK_RECOUNT, STOCK_CHANGED: as for a claim.
  */
 StockResult
-StockLower(const CacheKey *key, int64 limit, int64 n)
+StockLower(const CacheKey *key, int64 limit, int64 n, TimestampTz deadline)
 {
 	int64		got;
 	StockResult result;
@@ -250,20 +250,29 @@ StockLower(const CacheKey *key, int64 limit, int64 n)
 	result = Reserve(CHANGE_LOWERED, key, 0, limit, n, false, true, &got);
 	if (result != STOCK_EMPTY)
 		return result;
-	if (!StockCloseGate(key))
+	if (!StockCloseGate(key, deadline))
 		return STOCK_CHANGED;
 	result = Reserve(CHANGE_LOWERED, key, 0, limit, n, false, true, &got);
 	StockOpenGate(key);
 	return result;
 }
 
-/* Wait until nobody else has units in flight; raises VC008 after the timeout. */
+/*
+ * StockGateDeadline returns until when who begins to wait now may wait for open claims.
+ * It is taken before the loader lock: those who queue for that behind one open claim
+ * give up together, not one after the other.
+ */
+TimestampTz
+StockGateDeadline(void)
+{
+	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), coupon_gate_timeout);
+}
+
+/* Wait until nobody else has units in flight; raises VC008 at the deadline. */
 static void
-WaitUntilDrained(CacheEntry *entry)
+WaitUntilDrained(CacheEntry *entry, TimestampTz deadline)
 {
 	int64		own = ChangesUnits(entry);
-	TimestampTz deadline = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													   coupon_gate_timeout);
 
 	ConditionVariablePrepareToSleep(&entry->drained);
 	while ((int64) pg_atomic_read_u64(&entry->pending) > own)
@@ -285,25 +294,25 @@ WaitUntilDrained(CacheEntry *entry)
 
 /*
  * StockWaitForOthers waits until nobody else has units of an entry that this
- * transaction has shut; raises VC008 after coupon.gate_timeout.
+ * transaction has shut; raises VC008 at the deadline.
  */
 void
-StockWaitForOthers(const CacheKey *key)
+StockWaitForOthers(const CacheKey *key, TimestampTz deadline)
 {
 	CacheEntry *entry = FindPinned(key);
 
 	if (entry != NULL && ChangesUnits(entry) > 0)
-		WaitUntilDrained(entry);
+		WaitUntilDrained(entry, deadline);
 }
 
 /*
  * StockCloseGate keeps new reservations out and waits until no other
- * transaction has any.  The caller holds the loader lock, and calls
- * StockOpenGate soon; an error opens the gate too.  Returns false where there
+ * transaction has any; raises VC008 at the deadline.  The caller holds the loader lock,
+ * and calls StockOpenGate soon; an error opens the gate too.  Returns false where there
  * is no such entry.
  */
 bool
-StockCloseGate(const CacheKey *key)
+StockCloseGate(const CacheKey *key, TimestampTz deadline)
 {
 	LWLock	   *lock = CachePartitionLock(key);
 	CacheEntry *entry;
@@ -319,7 +328,7 @@ StockCloseGate(const CacheKey *key)
 	if (entry == NULL)
 		return false;
 
-	WaitUntilDrained(entry);
+	WaitUntilDrained(entry, deadline);
 	return true;
 }
 

@@ -33,10 +33,12 @@ extern StockResult StockReserve(const CacheKey *key, uint64 generation,
 extern StockResult StockReserveUpTo(const CacheKey *key, int64 limit,
 									int64 want, bool partial, int64 *got);
 extern void StockShut(const CacheKey *key);
-extern void StockWaitForOthers(const CacheKey *key);
+extern TimestampTz StockGateDeadline(void);
+extern void StockWaitForOthers(const CacheKey *key, TimestampTz deadline);
 extern void StockTakeBack(const CacheKey *key, int64 n);
-extern StockResult StockLower(const CacheKey *key, int64 limit, int64 n);
-extern bool StockCloseGate(const CacheKey *key);
+extern StockResult StockLower(const CacheKey *key, int64 limit, int64 n,
+							  TimestampTz deadline);
+extern bool StockCloseGate(const CacheKey *key, TimestampTz deadline);
 extern void StockOpenGate(const CacheKey *key);
 extern bool StockRead(const CacheKey *key, StockNumbers *numbers);
 

@@ -436,6 +436,7 @@ RefuseOwnUnits(const CacheKey *key)
 bool
 TemplateLoad(int64 template_id, bool count_again)
 {
+	TimestampTz deadline = StockGateDeadline();
 	CacheKey	key;
 	bool		found = true;
 	bool		own;
@@ -457,7 +458,7 @@ TemplateLoad(int64 template_id, bool count_again)
 
 		if (count_again)
 			RefuseOwnUnits(&key);
-		gated = count_again && StockCloseGate(&key);
+		gated = count_again && StockCloseGate(&key, deadline);
 		found = LoadLocked(&key, count_again, own);
 		if (gated)
 			StockOpenGate(&key);

@@ -111,6 +111,7 @@ static bool
 TakeOut(int64 template_id, int64 limit, int64 n)
 {
 	CacheKey	key;
+	TimestampTz deadline = StockGateDeadline();
 	StockResult result = STOCK_CHANGED;
 
 	TemplateRefuseOwnRows(template_id);
@@ -121,7 +122,7 @@ TakeOut(int64 template_id, int64 limit, int64 n)
 		if (!TemplateLoad(template_id, result == STOCK_RECOUNT))
 			return true;		/* nobody else sees it: nothing is issued */
 		TemplateLockLoader(template_id, ExclusiveLock);
-		result = StockLower(&key, limit, n);
+		result = StockLower(&key, limit, n, deadline);
 		TemplateUnlockLoader(template_id, ExclusiveLock);
 	}
 	return result == STOCK_OK;
@@ -326,10 +327,11 @@ ShutAll(Oid relation)
 static void
 WaitForAll(Oid relation)
 {
+	TimestampTz deadline = StockGateDeadline();
 	CacheKey	key;
 
 	for (int slot = 0; NextKey(relation, &slot, &key);)
-		StockWaitForOthers(&key);
+		StockWaitForOthers(&key, deadline);
 }
 
 static void
