@@ -77,6 +77,19 @@ SET coupon.batch_size = 0;
 SET coupon.batch_size = 100001;
 \set VERBOSITY default
 
+-- the history of coupons
+INSERT INTO coupon_event (id, at, kind, user_coupon_id, user_id, template_id)
+SELECT n, now() - n * interval '1 day', 'use', 1, 1, 900 FROM generate_series(1, 10) n;
+CALL coupon_purge();
+SELECT count(*) FROM coupon_event WHERE id <= 10;
+SET coupon.keep_events = 5;
+SET coupon.batch_size = 2;
+CALL coupon_purge();
+RESET coupon.batch_size;
+RESET coupon.keep_events;
+SELECT min(id), max(id) FROM coupon_event WHERE id <= 10;
+DELETE FROM coupon_event WHERE id <= 10;
+
 -- roles: an operator may call them, and how long is kept is not for operators
 CREATE ROLE regress_tidy_app; CREATE ROLE regress_tidy_operator;
 SELECT coupon_grant('regress_tidy_app', 'application'), coupon_grant('regress_tidy_operator', 'operator');

@@ -11,7 +11,7 @@ CREATE PROCEDURE @extschema@.coupon_purge()
     LANGUAGE C
     AS 'MODULE_PATHNAME', 'coupon_purge';
 COMMENT ON PROCEDURE @extschema@.coupon_purge() IS
-    'deletes what is older than coupon.keep_coupons, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
+    'deletes what is older than coupon.keep_coupons, coupon.keep_events, coupon.keep_notifications, coupon.keep_reminders and coupon.keep_tasks; commits after each batch';
 
 -- These run as the owner, and may fire triggers of others, who can change the search
 -- path meanwhile: so names and operators in them are qualified all the same.  They ask

@@ -117,6 +117,18 @@ static OwnerQuery purge_stages = {
 	"SELECT %1$s.coupon_stage_purge()"
 };
 
+/* A portion of the history of coupons, in the order of ids. */
+static OwnerQuery purge_events = {
+	"WITH old AS (SELECT id FROM %1$s.coupon_event"
+	"  WHERE id OPERATOR(pg_catalog.>) $1 AND id OPERATOR(pg_catalog.<) $2"
+	"   AND at OPERATOR(pg_catalog.<) $3 ORDER BY id LIMIT $4"
+	"  FOR UPDATE SKIP LOCKED),"
+	" gone AS (DELETE FROM %1$s.coupon_event e USING old"
+	"  WHERE e.id OPERATOR(pg_catalog.=) old.id RETURNING e.id)"
+	" SELECT pg_catalog.max(id) FROM gone",
+	4, {INT8OID, INT8OID, TIMESTAMPTZOID, INT8OID}
+};
+
 /*
  * A portion of notifications that are over, in the order of their ids, which is that
  * of time: none that was made later can have ended before.
@@ -410,12 +422,17 @@ PurgeReminders(void)
 							   n, (unsigned long long) n)));
 }
 
+/*
+ * Runs a query that deletes a portion of a table whose ids are in the order of time, and
+ * answers the last id of it, until nothing is left that is older than so many days; 0:
+ * not at all.
+ */
 static void
-PurgeNotifications(void)
+PurgeById(OwnerQuery *query, int days)
 {
-	TimestampTz before = GetCurrentTimestamp() - coupon_keep_notifications * USECS_PER_DAY;
+	TimestampTz before = GetCurrentTimestamp() - days * USECS_PER_DAY;
 	int64		last = PG_INT64_MIN;
-	bool		more = coupon_keep_notifications > 0;
+	bool		more = days > 0;
 
 	while (more)
 	{
@@ -429,7 +446,7 @@ PurgeNotifications(void)
 		args[2] = TimestampTzGetDatum(before);
 		args[3] = Int64GetDatum(coupon_batch_size);
 		QueryBegin(&scope);
-		QueryRun(&purge_notifications, args, NULL);
+		QueryRun(query, args, NULL);
 		newest = QueryValue(0, 1, &none);
 		more = !none;
 		if (more)
@@ -467,7 +484,8 @@ coupon_purge(PG_FUNCTION_ARGS)
 	BeginProcedure(fcinfo, "coupon_purge");
 	PurgeCoupons();
 	PurgeTasks();
-	PurgeNotifications();
+	PurgeById(&purge_events, coupon_keep_events);
+	PurgeById(&purge_notifications, coupon_keep_notifications);
 	PurgeReminders();
 	PurgeCronRuns();
 	ProcedureEnd();

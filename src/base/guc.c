@@ -32,6 +32,7 @@ char	   *coupon_endpoint_deny = NULL;
 int			coupon_gate_timeout = 10000;
 int			coupon_limit_cache_memory = 8192;
 int			coupon_keep_coupons = 0;
+int			coupon_keep_events = 0;
 int			coupon_keep_notifications = 30;
 int			coupon_keep_reminders = 7;
 int			coupon_keep_tasks = 90;
@@ -222,6 +223,17 @@ DefineKeeping(void)
 							"Sets how many days coupon_purge keeps coupons that are over.",
 							"0 keeps them for ever. From 0 to 36500.",
 							&coupon_keep_coupons,
+							0,
+							0,
+							36500,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("coupon.keep_events",
+							"Sets how many days coupon_purge keeps the history of coupons.",
+							"0 keeps it for ever. From 0 to 36500.",
+							&coupon_keep_events,
 							0,
 							0,
 							36500,

@@ -15,6 +15,7 @@ extern PGDLLIMPORT char *coupon_endpoint_deny;
 extern PGDLLIMPORT int coupon_gate_timeout; /* ms */
 extern PGDLLIMPORT int coupon_limit_cache_memory; /* kB */
 extern PGDLLIMPORT int coupon_keep_coupons; /* days, 0: for ever */
+extern PGDLLIMPORT int coupon_keep_events;	/* the same */
 extern PGDLLIMPORT int coupon_keep_notifications; /* the same */
 extern PGDLLIMPORT int coupon_keep_reminders;	/* the same */
 extern PGDLLIMPORT int coupon_keep_tasks;	/* the same */
