@@ -19,6 +19,7 @@
 #define LOCK_CLASS_LOADER 0xC001	/* one loader or gate owner per template */
 #define LOCK_CLASS_USER 0xC002	/* one claim per template and user */
 #define LOCK_CLASS_TASK 0xC003	/* shared by backends that work at a task or load it */
+#define LOCK_CLASS_FOLD 0xC004	/* of a holder: shared by those who write its coupons by hand */
 
 static inline void
 LockTagOfLoader(LOCKTAG *tag, int64 template_id)
@@ -44,6 +45,12 @@ LockTagOfTask(LOCKTAG *tag, int64 task_id)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (task_id >> 32),
 						 (uint32) task_id, LOCK_CLASS_TASK);
+}
+
+static inline void
+LockTagOfFold(LOCKTAG *tag, int32 holder)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, (uint32) holder, LOCK_CLASS_FOLD);
 }
 
 #endif							/* COUPON_LOCKS_H */

@@ -40,7 +40,7 @@
 #include "store/user_filter.h"
 
 #define CLAIM_CHUNK 128			/* users who are locked at a time */
-#define CLAIM_MAX_CONFLICTS 100
+#define CLAIM_MAX_CONFLICTS 10	/* each costs a dead row */
 #define UNDECIDED (-1)
 
 /* One chunk of users on their way through the checks. */

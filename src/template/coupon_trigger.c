@@ -25,15 +25,15 @@
 PG_FUNCTION_INFO_V1(coupon_watermark_guard);
 PG_FUNCTION_INFO_V1(user_coupon_guard);
 
-static OwnerQuery share_watermark = {
-	"SELECT upto, restored FROM %1$s.coupon_watermark"
-	" WHERE holder OPERATOR(pg_catalog.=) $1 FOR SHARE",
-	1, {INT4OID}
-};
+/* -1: none. */
+static int32
+HolderOf(TriggerData *trigger, HeapTuple row)
+{
+	bool		isnull;
+	Datum		value = TriggerColumn(trigger, row, "holder", &isnull);
 
-static OwnerQuery share_watermarks = {
-	"LOCK TABLE %1$s.coupon_watermark IN SHARE MODE"
-};
+	return isnull ? -1 : DatumGetInt32(value);
+}
 
 /* The new row, marked unless a fold writes it. */
 static HeapTuple
@@ -57,39 +57,15 @@ coupon_watermark_guard(PG_FUNCTION_ARGS)
 	TriggerData *trigger = TriggerGet(fcinfo);
 
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+	{
+		if (!FoldIsRunning())
+			(void) FoldLock(HolderOf(trigger, TriggerRow(trigger)), ExclusiveLock, true);
 		return PointerGetDatum(MarkWatermark(trigger));
+	}
 	if (!FoldIsRunning())
 		ChangesAdd(CHANGE_RECOUNT, CatalogGet()->template_table,
 						 CHANGE_ALL_TEMPLATES);
 	return PointerGetDatum(NULL);
-}
-
-/*
- * Keep folds out to the end of the (sub)transaction, and tell up to which id a
- * holder's coupons are folded by one: 0 where that was restored, since then those
- * with such ids are still coming.
- */
-static int64
-HoldWatermark(int32 holder)
-{
-	Datum		arg = Int32GetDatum(holder);
-	QueryScope	scope;
-	bool		found;
-	bool		isnull;
-	int64		upto = 0;
-
-	QueryBegin(&scope);
-	found = QueryRun(&share_watermark, &arg, NULL) == 1;
-	if (!found)
-	{
-		/* A row would collide with a restore's. */
-		QueryRun(&share_watermarks, NULL, NULL);
-		found = QueryRun(&share_watermark, &arg, NULL) == 1;
-	}
-	if (found && !DatumGetBool(QueryRequired(0, 2, BOOLOID)))
-		upto = DatumGetInt64(QueryValue(0, 1, &isnull));
-	QueryEnd(&scope);
-	return upto;
 }
 
 /* What somebody writes with a holder is counted, or not written. */
@@ -107,7 +83,8 @@ RequireCountable(int32 holder, int64 coupon_id)
 		command != GetCurrentCommandId(false) ||
 		subtransaction != GetCurrentSubTransactionId())
 	{
-		upto = HoldWatermark(holder);
+		(void) FoldLock(holder, ShareLock, true);
+		upto = FoldUpto(holder);
 		held = holder;
 		transaction = CompatLocalTransactionId();
 		command = GetCurrentCommandId(false);
@@ -166,12 +143,13 @@ IsSameStock(TriggerData *trigger)
 static void
 RefuseOtherStock(TriggerData *trigger)
 {
-	bool		free_before,
-				free_after;
+	int32		before = HolderOf(trigger, trigger->tg_trigtuple);
+	int32		after = HolderOf(trigger, trigger->tg_newtuple);
 
-	(void) TriggerColumn(trigger, trigger->tg_trigtuple, "holder", &free_before);
-	(void) TriggerColumn(trigger, trigger->tg_newtuple, "holder", &free_after);
-	if (free_before && free_after)
+	if (before < 0 && after < 0)
+		return;
+	if (AdoptIsRunning() && before < 0 && after == HOLDER_IMPORTED &&
+		TriggerSameColumn(trigger, "id") && TriggerSameColumn(trigger, "template_id"))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
@@ -184,11 +162,8 @@ RefuseOtherStock(TriggerData *trigger)
 static bool
 IsCounted(TriggerData *trigger, HeapTuple row, int32 *holder)
 {
-	bool		isnull;
-	Datum		value = TriggerColumn(trigger, row, "holder", &isnull);
-
-	*holder = isnull ? -1 : DatumGetInt32(value);
-	return !isnull && *holder != HOLDER_IMPORTED;
+	*holder = HolderOf(trigger, row);
+	return *holder >= 0 && *holder != HOLDER_IMPORTED;
 }
 
 /*
@@ -272,7 +247,7 @@ user_coupon_guard(PG_FUNCTION_ARGS)
 			}
 			return PointerGetDatum(new);
 		}
-		if (!TriggerIsReplica() && !AdoptIsRunning())
+		if (!TriggerIsReplica())
 			RefuseOtherStock(trigger);
 		if (IsCounted(trigger, trigger->tg_trigtuple, &holder))
 			ChangesAdd(CHANGE_RECOUNT, relation,

@@ -6,8 +6,8 @@
  * is past the watermark of their holder, so that after a crash only the last
  * claims have to be counted.  One watermark serves all templates.
  *
- * Order: lock the watermark's row, so that there is one folder; read the
- * horizon, below which no id is in flight (id.c); only then take a snapshot
+ * Order: take the fold lock, so that nobody has coupons by hand in flight; lock the
+ * watermark's row, so that there is one folder; read the horizon, below which no id is in flight (id.c); only then take a snapshot
  * and count.  All in the caller's transaction: a loader sees both the old
  * watermark and the old counts, or both new ones.  No clock is involved.
  */
@@ -24,6 +24,7 @@
 #include "base/catalog.h"
 #include "base/errors.h"
 #include "base/id.h"
+#include "base/locks.h"
 #include "base/owner_query.h"
 #include "template/fold.h"
 
@@ -46,6 +47,12 @@ static OwnerQuery lock_watermark = {
 static OwnerQuery lock_free_watermark = {
 	"SELECT upto FROM %1$s.coupon_watermark"
 	" WHERE holder OPERATOR(pg_catalog.=) 0 FOR UPDATE SKIP LOCKED"
+};
+
+static OwnerQuery read_folded = {
+	"SELECT upto FROM %1$s.coupon_watermark"
+	" WHERE holder OPERATOR(pg_catalog.=) $1 AND NOT restored",
+	1, {INT4OID}
 };
 
 static OwnerQuery read_watermark = {
@@ -108,6 +115,39 @@ OneInt8(int column)
 }
 
 /*
+ * FoldLock takes the fold lock of a holder to the end of the (sub)transaction: shared
+ * while coupons of it are written by hand, so that no count misses them; exclusively to
+ * move its watermark, or to lower its quota.  False: somebody else has it, without "wait".
+ */
+bool
+FoldLock(int32 holder, LOCKMODE mode, bool wait)
+{
+	LOCKTAG		tag;
+
+	LockTagOfFold(&tag, holder);
+	return LockAcquire(&tag, mode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * FoldUpto returns up to which id a fold has counted the coupons of a holder: 0 also
+ * where the watermark was restored, since then those with such ids are still coming.
+ * The caller has the fold lock.
+ */
+int64
+FoldUpto(int32 holder)
+{
+	Datum		arg = Int32GetDatum(holder);
+	QueryScope	scope;
+	int64		upto = 0;
+
+	QueryBegin(&scope);
+	if (QueryRunLatest(&read_folded, &arg, NULL) == 1)
+		upto = OneInt8(1);
+	QueryEnd(&scope);
+	return upto;
+}
+
+/*
  * FoldWatermark returns the watermark as committed now, 0 before the first
  * fold.
  */
@@ -133,6 +173,8 @@ Fold(bool wait, int64 *templates, int64 *coupons)
 	int64		upto;
 	int64		horizon;
 
+	if (!FoldLock(HOLDER_DATABASE, ExclusiveLock, wait))
+		return 0;
 	if (QueryRun(lock, NULL, NULL) == 0)
 	{
 		if (QueryRun(&read_watermark, NULL, NULL) == 0)

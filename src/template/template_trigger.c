@@ -475,6 +475,7 @@ TakeQuotaBack(int64 template_id, int32 holder, int64 new_quota)
 	bool		isnull;
 	int64		issued;
 
+	(void) FoldLock(holder, ExclusiveLock, true);	/* nobody has any by hand in flight */
 	QueryBegin(&scope);
 	QueryRunLatest(&issued_by_holder, args, NULL);
 	issued = DatumGetInt64(QueryValue(0, 1, &isnull));
@@ -485,6 +486,12 @@ TakeQuotaBack(int64 template_id, int32 holder, int64 new_quota)
 				 errmsg("quota of holder %d of template %lld cannot fall to %lld: it has issued %lld",
 						holder, (long long) template_id, (long long) new_quota,
 						(long long) issued)));
+}
+
+static bool
+IsSameHolder(TriggerData *trigger)
+{
+	return TriggerSameColumn(trigger, "template_id") && TriggerSameColumn(trigger, "holder");
 }
 
 /*
@@ -510,17 +517,16 @@ coupon_stock_guard(PG_FUNCTION_ARGS)
 		ChangesAdd(CHANGE_RECOUNT, relation, CHANGE_ALL_TEMPLATES);
 		return PointerGetDatum(NULL);
 	}
-	if (FoldIsRunning())
-		return PointerGetDatum(TriggerRow(trigger));
-
 	new = TriggerRow(trigger);
 	id = TriggerInt8(trigger, new, "template_id", 0);
 	old_quota = insert ? 0 : TriggerInt8(trigger, trigger->tg_trigtuple, "quota", 0);
 	new_quota = delete ? 0 : TriggerInt8(trigger, new, "quota", 0);
+	/* What a fold does itself; a trigger of somebody's may do more amid it. */
+	if (FoldIsRunning() && !delete && new_quota == old_quota && (insert || IsSameHolder(trigger)))
+		return PointerGetDatum(new);
 	if (!TriggerIsReplica())
 	{
-		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) &&
-			!(TriggerSameColumn(trigger, "template_id") && TriggerSameColumn(trigger, "holder")))
+		if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) && !IsSameHolder(trigger))
 			ereport(ERROR,
 					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 					 errmsg("template and holder of a row of \"coupon_stock\" cannot be changed"),
