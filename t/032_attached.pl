@@ -182,6 +182,35 @@ is((as_role('app', q{SELECT coupon_contact_set(6, 'app', 'x')}))[1], '', "a supe
 is(sql(q{SELECT status FROM coupon_health WHERE check_name = 'attached'}), 'ok', 'coupon_health agrees');
 sql('ALTER TABLE coupon_contact DROP CONSTRAINT c; DROP TRIGGER t ON coupon_contact; DROP INDEX i');
 
+# Nobody stops a table by a cast of its types to one of his own.
+as_role('shop', q{CREATE TYPE shop.mine AS (a int)});
+sql(q{GRANT USAGE ON TYPE remind_bitmap TO shop});
+is((as_role('shop', q{CREATE FUNCTION shop.mine(remind_bitmap) RETURNS shop.mine LANGUAGE sql IMMUTABLE AS 'SELECT ROW(1)::shop.mine';
+	CREATE CAST (remind_bitmap AS shop.mine) WITH FUNCTION shop.mine(remind_bitmap)}))[1], '', 'a cast of the shop');
+is((as_role('app', q{SELECT outcome FROM coupon_remind_create(2, 9999, 'app', 30)}))[0], 'ok', 'is no matter of ours');
+
+# What others create and drop makes nobody judge anew; what is used does.
+sql(q{CREATE TRIGGER t BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION public.audits();
+	CREATE SEQUENCE public.used; ALTER TABLE coupon_contact ADD COLUMN n bigint DEFAULT nextval('public.used')});
+my $session = $node->background_psql('postgres', on_error_stop => 0);
+sub judged { return $session->query(q{SELECT pg_stat_get_xact_function_calls('coupon_attached_objects'::regproc)}); }
+$session->query(q{SET track_functions = 'all'; BEGIN; SELECT coupon_receive(1, 8001); SELECT coupon_contact_set(1, 'app', 'x')});
+my $judged = judged();
+cmp_ok($judged, '>', 0, 'tables are judged');
+as_role('shop', 'CREATE TEMP TABLE x (a int); DROP TABLE x; CREATE FUNCTION shop.new(bigint) RETURNS bigint LANGUAGE sql RETURN 1; CREATE TYPE shop.new AS (a int)');
+$session->query(q{SELECT coupon_receive(1, 8002); SELECT coupon_contact_set(2, 'app', 'x')});
+is(judged(), $judged, 'once, whatever others create');
+sql(q{CREATE OR REPLACE FUNCTION public.audits() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'});
+$session->query(q{SELECT coupon_receive(1, 8003)});
+cmp_ok(judged(), '>', $judged, 'again when what they use has changed');
+$session->query('COMMIT');
+is($session->query(q{SELECT coupon_contact_set(3, 'app', 'x')}), '', 'a sequence of a superuser');
+sql('ALTER SEQUENCE public.used OWNER TO shop');
+$session->query(q{SELECT coupon_contact_set(4, 'app', 'x')});
+like($session->{stderr}, qr/sequence public.used belongs to role shop/, 'until it is not his any more');
+$session->quit;
+sql('ALTER TABLE coupon_contact DROP COLUMN n; DROP TRIGGER t ON user_coupon');
+
 # Nor does a worker call what is the shop's, at once or deferred.
 as_role('shop', qq{
 	CREATE TABLE shop.seen (who name);

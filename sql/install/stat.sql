@@ -55,12 +55,12 @@ COMMENT ON FUNCTION @extschema@.coupon_schema_creators() IS
     'roles besides the owner of the extension who may create objects in its schema: nobody, as it should be';
 
 -- From the parts of a table, and the types of its columns, along pg_depend to all that is
--- used: functions, types, operators, sequences and other tables; to negators and casts
--- too, which PostgreSQL looks up by itself.  What is built in is not in there.  That a domain has a CHECK, and a composite type
--- columns, is recorded the other way round; that a foreign key casts, and what the text of
--- an SQL function names, is not recorded at all.
+-- used: functions, types, operators, sequences and other tables; to negators and casts too,
+-- which PostgreSQL looks up by itself.  What is built in is not in there.  That a domain
+-- has a CHECK, and a composite type columns, is recorded the other way round; that a
+-- foreign key casts, and what the text of an SQL function names, is not recorded at all.
 CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
-    RETURNS TABLE (object text, problem text)
+    RETURNS TABLE (catalog oid, id oid, object text, problem text)
     LANGUAGE sql STABLE PARALLEL UNSAFE
     SET jit = off
     BEGIN ATOMIC
@@ -83,13 +83,16 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
                 UNION ALL SELECT 'pg_operator'::regclass, x.other, 0 FROM pg_operator o
                 CROSS JOIN LATERAL (VALUES (o.oprnegate), (o.oprcom)) x (other)
                 WHERE u.classid = 'pg_operator'::regclass AND o.oid = u.objid AND x.other >= 16384
+                -- A cast is made by whoever has one of its types: between two of a superuser's.
                 UNION ALL SELECT 'pg_cast'::regclass, c.oid, 0 FROM pg_cast c
+                JOIN pg_type y ON y.oid IN (c.castsource, c.casttarget) AND (y.oid <> u.objid OR c.castsource = c.casttarget)
+                JOIN pg_roles b ON b.oid = y.typowner AND b.rolsuper
                 WHERE u.classid = 'pg_type'::regclass AND u.objid IN (c.castsource, c.casttarget)
                 UNION ALL SELECT 'pg_class'::regclass, t.typrelid, 0 FROM pg_type t
                 WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid AND t.typrelid <> 0
             ) n (classid, objid, objsubid)),
         extension AS (SELECT e.oid, e.extowner FROM pg_extension e WHERE e.extname = 'coupon')
-        SELECT pg_describe_object(u.classid, u.objid, 0),
+        SELECT u.classid, u.objid, pg_describe_object(u.classid, u.objid, 0),
                CASE WHEN NOT a.rolsuper AND a.oid <> x.extowner THEN format('belongs to role %I', a.rolname)
                     WHEN o.can_be_inlined THEN 'is an SQL function whose body is a text, without a SET clause' END
         FROM used u
@@ -103,23 +106,23 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
             WHERE u.classid = 'pg_operator'::regclass AND r.oid = u.objid
             UNION ALL SELECT c.relowner, false FROM pg_class c
             WHERE u.classid = 'pg_class'::regclass AND c.oid = u.objid
-              AND (c.relkind <> 'i' AND c.oid <> relation)) o (owner, can_be_inlined)
+              AND c.relkind NOT IN ('i', 'I') AND c.oid <> relation) o (owner, can_be_inlined)
         JOIN pg_roles a ON a.oid = o.owner
         CROSS JOIN extension x
         WHERE NOT EXISTS (SELECT FROM pg_depend d
                           WHERE d.classid = u.classid AND d.objid = u.objid AND d.deptype = 'e'
                             AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = x.oid)
-        UNION ALL SELECT 'the table itself', format('belongs to role %I', a.rolname)
+        UNION ALL SELECT c.tableoid, c.oid, 'the table itself', format('belongs to role %I', a.rolname)
         FROM pg_class c JOIN pg_roles a ON a.oid = c.relowner CROSS JOIN extension x
         WHERE c.oid = relation AND NOT a.rolsuper AND a.oid <> x.extowner
-        UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), format('belongs to role %I', a.rolname)
+        UNION ALL SELECT c.tableoid, c.oid, pg_describe_object('pg_constraint'::regclass, c.oid, 0), format('belongs to role %I', a.rolname)
         FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid JOIN pg_roles a ON a.oid = r.relowner CROSS JOIN extension x
         WHERE c.confrelid = relation AND c.contype = 'f' AND NOT a.rolsuper AND a.oid <> x.extowner
-        UNION ALL SELECT 'the table itself', 'is a foreign table'
+        UNION ALL SELECT c.tableoid, c.oid, 'the table itself', 'is a foreign table'
         FROM pg_class c WHERE c.oid = relation AND c.relkind = 'f'
-        UNION ALL SELECT pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
+        UNION ALL SELECT r.tableoid, r.oid, pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
         FROM pg_rewrite r WHERE r.ev_class = relation
-        UNION ALL SELECT pg_describe_object('pg_constraint'::regclass, c.oid, 0), 'is between columns that are not of one built-in type'
+        UNION ALL SELECT c.tableoid, c.oid, pg_describe_object('pg_constraint'::regclass, c.oid, 0), 'is between columns that are not of one built-in type'
         FROM pg_constraint c
         CROSS JOIN LATERAL unnest(c.conkey, c.confkey) k (here, there)
         JOIN pg_attribute h ON h.attrelid = c.conrelid AND h.attnum = k.here

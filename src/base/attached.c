@@ -20,7 +20,7 @@
  * (coupon_attached_objects).
  *
  * A verdict is remembered per session and table until the table changes; where
- * anything that is neither built in nor ours is used, until any function, type or role
+ * anything that is neither built in nor ours is used, until any such object, or any role,
  * changes.
  */
 #include "postgres.h"
@@ -28,8 +28,11 @@
 #include "access/transam.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
+#include "common/hashfn.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/planner.h"
 #include "parser/analyze.h"
@@ -55,19 +58,34 @@ typedef struct Verdict
 	uint64		tree;			/* its partitions were judged, too, when "forgotten" was this */
 } Verdict;
 
+/* An object as messages of invalidation name it. */
+typedef struct UsedObject
+{
+	Oid			catalog;		/* pg_proc, pg_type, pg_operator or pg_class */
+	uint32		hash;			/* as in its syscache; of a relation, the OID */
+} UsedObject;
+
+#define CHANGE_BITS 8192
+
 static HTAB *verdicts = NULL;
-static uint64 messages = 0;		/* of invalidation, so far */
+static HTAB *used = NULL;		/* by tables that are not plain */
 static uint64 forgotten = 1;	/* verdicts, so far */
+
+/*
+ * What has changed since a judgement began: a Bloom filter with one hash function, so that
+ * the changes of others, however many, do not make it worthless.
+ */
+static uint64 changes[CHANGE_BITS / 64];
+static bool all_changed = false;
 
 static post_parse_analyze_hook_type previous_analyze = NULL;
 static planner_hook_type previous_planner = NULL;
 static ExecutorStart_hook_type previous_start = NULL;
 
-/* For each table what it cannot be used with, else what is attached, if anything. */
+/* For each table what is attached, a null if nothing is. */
 static OwnerQuery attached_objects = {
-	"SELECT t, u.object, u.problem FROM pg_catalog.unnest($1) t LEFT JOIN LATERAL ("
-	" SELECT x.object, x.problem FROM %1$s.coupon_attached_objects(t) x"
-	" ORDER BY x.problem LIMIT 1) u ON true",
+	"SELECT t, x.catalog, x.id, x.object, x.problem FROM pg_catalog.unnest($1) t"
+	" LEFT JOIN LATERAL %1$s.coupon_attached_objects(t) x ON true",
 	1, {REGCLASSARRAYOID}
 };
 
@@ -90,32 +108,80 @@ ForgetMany(bool also_plain)
 		if (also_plain || !verdict->plain)
 			Forget(verdict->relation);
 	}
+	all_changed = true;
+}
+
+static uint64 *
+ChangeWord(const UsedObject *object, uint64 *bit)
+{
+	uint32		n = hash_combine(murmurhash32(object->catalog), object->hash) % CHANGE_BITS;
+
+	*bit = UINT64CONST(1) << (n % 64);
+	return &changes[n / 64];
+}
+
+static bool
+HasChanged(const UsedObject *object)
+{
+	uint64		bit;
+
+	return all_changed || (*ChangeWord(object, &bit) & bit) != 0;
+}
+
+static void
+NoteChange(Oid catalog, uint32 hash)
+{
+	UsedObject	object = {catalog, hash};
+	uint64		bit;
+
+	*ChangeWord(&object, &bit) |= bit;
+	if (hash_search(used, &object, HASH_FIND, NULL) != NULL)
+		ForgetMany(false);
 }
 
 /* Callbacks: no look-up in here. */
 static void
 RelationChanged(Datum arg, Oid relation)
 {
-	messages++;
-	if (OidIsValid(relation))
-		Forget(relation);
-	else
+	if (!OidIsValid(relation))
 		ForgetMany(true);
+	else
+	{
+		Forget(relation);
+		NoteChange(RelationRelationId, relation);
+	}
 }
 
+/* arg: the catalog that the cache is of; invalid: any change matters. */
 static void
-ObjectChanged(Datum arg, int cacheid, uint32 hashvalue)
+ObjectChanged(Datum arg, int cacheid, uint32 hash)
 {
-	messages++;
-	ForgetMany(false);
+	if (hash == 0 || !OidIsValid(DatumGetObjectId(arg)))
+		ForgetMany(false);
+	else
+		NoteChange(DatumGetObjectId(arg), hash);
+}
+
+static UsedObject
+MakeUsed(Oid catalog, Oid id)
+{
+	UsedObject	object = {catalog, id};
+
+	if (catalog == ProcedureRelationId)
+		object.hash = GetSysCacheHashValue1(PROCOID, ObjectIdGetDatum(id));
+	else if (catalog == TypeRelationId)
+		object.hash = GetSysCacheHashValue1(TYPEOID, ObjectIdGetDatum(id));
+	else if (catalog == OperatorRelationId)
+		object.hash = GetSysCacheHashValue1(OPEROID, ObjectIdGetDatum(id));
+	return object;
 }
 
 static void
 Refuse(int row, Oid relation)
 {
 	bool		isnull;
-	char	   *object = TextDatumGetCString(QueryText(row, 2, &isnull));
-	char	   *problem = TextDatumGetCString(QueryText(row, 3, &isnull));
+	char	   *object = TextDatumGetCString(QueryText(row, 4, &isnull));
+	char	   *problem = TextDatumGetCString(QueryText(row, 5, &isnull));
 
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_ATTACHED),
@@ -124,40 +190,67 @@ Refuse(int row, Oid relation)
 			 errhint("Give the object to a superuser with ALTER … OWNER TO, give the function a SET clause, or drop what uses it.")));
 }
 
-/* Judge tables, and remember it unless something has changed meanwhile. */
-static void
-Judge(Datum *relations, int nrelations)
+/* A row of attached_objects: a table, and what it uses. */
+typedef struct AttachedRow
 {
-	Datum		argument = PointerGetDatum(construct_array(relations, nrelations, REGCLASSOID,
-														   sizeof(Oid), true, TYPALIGN_INT));
-	uint64		seen = messages;
-	uint64		rows;
-	QueryScope	scope;
-	bool	   *plain;
-	bool		isnull;
+	Oid			table;
+	bool		plain;			/* nothing */
+	UsedObject	object;
+} AttachedRow;
 
-	plain = palloc(nrelations * sizeof(bool));
+/* Remember what was judged, unless something of it has changed meanwhile. */
+static void
+Remember(const AttachedRow *rows, uint64 nrows)
+{
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		UsedObject	table = {RelationRelationId, rows[i].table};
+
+		if (HasChanged(&table) || (!rows[i].plain && HasChanged(&rows[i].object)))
+			return;
+	}
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		Verdict    *verdict = hash_search(verdicts, &rows[i].table, HASH_ENTER, NULL);
+
+		verdict->plain = rows[i].plain; /* all rows of a table say the same */
+		verdict->tree = 0;
+		if (!rows[i].plain)
+			(void) hash_search(used, &rows[i].object, HASH_ENTER, NULL);
+	}
+}
+
+/* Judge tables; raises VC016 for one that cannot be used. */
+static void
+Judge(Datum *tables, int ntables)
+{
+	Datum		argument = PointerGetDatum(construct_array(tables, ntables, REGCLASSOID,
+														   sizeof(Oid), true, TYPALIGN_INT));
+	AttachedRow *rows;
+	uint64		nrows;
+	QueryScope	scope;
+
+	memset(changes, 0, sizeof(changes));
+	all_changed = false;
 	QueryBegin(&scope);
 	QueryPlanByIndex();
-	rows = QueryRunLatest(&attached_objects, &argument, NULL);
-	for (uint64 i = 0; i < rows; i++)
+	nrows = QueryRunLatest(&attached_objects, &argument, NULL);
+	rows = palloc0(nrows * sizeof(AttachedRow));
+	for (uint64 i = 0; i < nrows; i++)
 	{
+		bool		isnull;
 		bool		good;
+		Oid			catalog = DatumGetObjectId(QueryValue(i, 2, &rows[i].plain));
 
-		relations[i] = QueryValue(i, 1, &isnull);	/* whatever their order */
-		(void) QueryValue(i, 2, &plain[i]);
-		(void) QueryValue(i, 3, &good);
+		rows[i].table = DatumGetObjectId(QueryValue(i, 1, &isnull));
+		if (!rows[i].plain)
+			rows[i].object = MakeUsed(catalog, DatumGetObjectId(QueryValue(i, 3, &isnull)));
+		(void) QueryValue(i, 5, &good);
 		if (!good)
-			Refuse(i, DatumGetObjectId(relations[i]));
+			Refuse(i, rows[i].table);
 	}
+	Remember(rows, nrows);
 	QueryEnd(&scope);
-	for (int i = 0; i < nrelations && seen == messages; i++)
-	{
-		Verdict    *verdict = hash_search(verdicts, &relations[i], HASH_ENTER, NULL);
-
-		verdict->plain = plain[i];
-		verdict->tree = 0;
-	}
 }
 
 /*
@@ -267,13 +360,23 @@ StartStatement(QueryDesc *query, int flags)
 void
 AttachedInit(void)
 {
-	static const int caches[] = {PROCOID, TYPEOID, OPEROID, CONSTROID, AUTHOID};
+	static const struct
+	{
+		int			cacheid;
+		Oid			catalog;	/* invalid: any change of it matters */
+	}			caches[] = {
+		{PROCOID, ProcedureRelationId}, {TYPEOID, TypeRelationId},
+		{OPEROID, OperatorRelationId}, {AUTHOID, InvalidOid}
+	};
 	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Verdict)};
+	HASHCTL		used_control = {.keysize = sizeof(UsedObject), .entrysize = sizeof(UsedObject)};
 
 	verdicts = hash_create("coupon attached", 64, &control, HASH_ELEM | HASH_BLOBS);
+	used = hash_create("coupon used objects", 64, &used_control, HASH_ELEM | HASH_BLOBS);
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 	for (int i = 0; i < lengthof(caches); i++)
-		CacheRegisterSyscacheCallback(caches[i], ObjectChanged, (Datum) 0);
+		CacheRegisterSyscacheCallback(caches[i].cacheid, ObjectChanged,
+									  ObjectIdGetDatum(caches[i].catalog));
 	previous_analyze = post_parse_analyze_hook;
 	post_parse_analyze_hook = AnalyzeStatement;
 	previous_planner = planner_hook;
