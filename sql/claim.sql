@@ -262,3 +262,13 @@ SELECT user_id, code, outcome FROM coupon_receive_many(250, '{2501,2502,2503}');
 SELECT code, outcome FROM coupon_receive(250, 2502);
 DROP INDEX one_each;
 SELECT coupon_stock_left(250), count(*) FROM user_coupon WHERE template_id = 250;
+
+-- the caller's time zone, with 14 days of summer time, adds nothing to a coupon's validity
+INSERT INTO coupon_template (id, name, total_stock, discount_value, use_validity, status) VALUES (251, 'a day', 5, 1, '1 day', 'published'), (252, 'a month', 5, 1, '1 mon 2 days 3 hours', 'published');
+SELECT set_config('TimeZone', format('AAA-167BBB167,J%s/0,J%s/0', least(extract(doy FROM n), 365), least(extract(doy FROM n + interval '60 days'), 365)), false) ~ 'BBB' AS summer_tomorrow
+FROM (SELECT (now() AT TIME ZONE 'UTC') + interval '191 hours' AS n) x;
+SELECT now() + interval '1 day' > now() + interval '100 hours' AS a_day_is_longer;
+SELECT outcome, use_end - statement_timestamp() AS validity FROM coupon_receive(251, 1);
+SET TimeZone = 'Europe/Berlin';
+SELECT use_end = (statement_timestamp() AT TIME ZONE 'UTC' + interval '1 mon 2 days 3 hours') AT TIME ZONE 'UTC' AS of_utc FROM coupon_receive(252, 1);
+RESET TimeZone;

@@ -4,6 +4,9 @@ INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value,
     (600, 71, 'seven', 10, 10, 'published'), (601, 72, 'eight', 10, 10, 'published'), (602, NULL, 'platform', 10, 10, 'published');
 
 -- nothing to PUBLIC
+SELECT count(*) AS types, count(*) FILTER (WHERE has_type_privilege('public', t.oid, 'USAGE')) AS open
+FROM pg_type t JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
+WHERE d.deptype = 'e' AND t.typelem = 0;
 SELECT count(*) FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.deptype = 'e'
 WHERE d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'coupon') AND has_function_privilege('regress_nobody', p.oid, 'EXECUTE');
 SELECT count(*) FROM pg_class c JOIN pg_depend d ON d.objid = c.oid AND d.deptype = 'e'

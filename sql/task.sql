@@ -50,6 +50,11 @@ CALL make('marks', 911, ARRAY[E'\uFEFF101', '102', '103', '104', '101', '1', '10
 CALL coupon_task_run(id_of('marks'));
 SELECT row_num, user_id, cause FROM failure WHERE name = 'marks';
 
+-- Lines of which only the beginning is looked at
+CALL make('long', 911, ARRAY['1401', '1402' || repeat(' ', 996), '1403' || repeat(' ', 997), repeat('4', 100000000)]);
+CALL coupon_task_run(id_of('long'));
+SELECT row_num, left(user_id, 5), length(user_id), cause, detail FROM failure WHERE name = 'long';
+
 -- Order of the file decides when stock ends
 INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (915, 'four', 4, 10, 'published');
 CALL make('short', 915, ARRAY['90', '20', '80', '20', '10', '70', '30']);
@@ -233,6 +238,7 @@ DROP FUNCTION be_somebody;
 \set VERBOSITY default
 SELECT * FROM coupon_task_create('x', 1);
 SELECT * FROM coupon_task_create('', 911);
+SELECT * FROM coupon_task_create('x', 911, array_fill('sms'::text, ARRAY[6]));
 SELECT * FROM coupon_task_create(NULL, 911);
 SELECT * FROM coupon_task_create('x', 911, '{sms,pigeon}');
 SELECT * FROM coupon_task_create('x', 911, first_row => 0);

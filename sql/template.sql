@@ -146,3 +146,14 @@ SELECT coupon_template_change(:made, '{"name": null}');
 SELECT coupon_template_change(100, '{"discount_value": 20}');
 SELECT coupon_template_delete(100);
 SELECT count(*) FROM coupon_template WHERE name IN ('x', 'y');
+
+-- A shop has so many welcome coupons, not more
+SELECT count(*) FROM generate_series(1, 100) n, coupon_template_create('welcome ' || n, 10, 1, '{"shop_number": 71, "category": "new_user", "status": "published"}');
+SELECT coupon_template_create('one more', 10, 1, '{"shop_number": 71, "category": "new_user", "status": "published"}');
+SELECT outcome, template_id AS late FROM coupon_template_create('a draft', 10, 1, '{"shop_number": 71, "category": "new_user"}') \gset
+SELECT coupon_template_change(:late, '{"status": "published"}') IS NULL;
+SELECT outcome FROM coupon_template_create('another shop''s', 10, 1, '{"shop_number": 72, "category": "new_user", "status": "published"}');
+SELECT outcome FROM coupon_template_create('another kind', 10, 1, '{"shop_number": 71, "status": "published"}');
+UPDATE coupon_template SET status = 'offline' WHERE shop_number = 71 AND name = 'welcome 5';
+SELECT outcome FROM coupon_template_change(:late, '{"status": "published"}');
+DELETE FROM coupon_template WHERE shop_number IN (71, 72);

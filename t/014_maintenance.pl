@@ -65,6 +65,22 @@ $reader->quit;
 $node->safe_psql('postgres', 'CALL coupon_purge()');
 is($node->safe_psql('postgres', 'SELECT count(*), to_regclass($$coupon_stage_5$$) FROM coupon_task'), '0|', 'until it is not');
 
+# Nor one that cannot be dropped for what its loader has made of it.
+$node->safe_psql('postgres', q{
+	INSERT INTO coupon_task (id, name, template_id, state, finished_at) VALUES (7, 'a', 1, 'success', '2020-01-01'), (8, 'b', 1, 'success', '2020-01-01');
+	CREATE TABLE coupon_stage_7 (user_id text); CREATE TABLE coupon_stage_8 (user_id text);
+	CREATE FUNCTION never() RETURNS event_trigger LANGUAGE plpgsql AS $$
+	BEGIN
+		IF EXISTS (SELECT FROM pg_event_trigger_dropped_objects() WHERE object_name = 'coupon_stage_7') THEN RAISE EXCEPTION SQLSTATE '54001'; END IF;
+	END $$;
+	CREATE EVENT TRIGGER never ON sql_drop EXECUTE FUNCTION never()});
+my ($ret, undef, $said) = $node->psql('postgres', 'CALL coupon_purge()');
+is($ret, 0, 'a stage that cannot be dropped stops nobody');
+like($said, qr/WARNING:  the stage of task 7 is left for another day/, 'and is told of');
+is($node->safe_psql('postgres', 'SELECT id FROM coupon_task'), '7', 'its task stays, others go');
+$node->safe_psql('postgres', 'DROP EVENT TRIGGER never; CALL coupon_purge()');
+is($node->safe_psql('postgres', 'SELECT count(*), to_regclass($$coupon_stage_7$$) FROM coupon_task'), '0|', 'until it can be');
+
 # On a standby.
 $node->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('tidy_standby');

@@ -60,7 +60,8 @@ BEGIN
     END IF;
     BEGIN
         EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING task_id;
-    EXCEPTION WHEN lock_not_available OR out_of_memory THEN
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'the stage of task % is left for another day: %', task_id, SQLERRM;
         RETURN 0;
     END;
     -- Not to be submitted again: only half of it may be left.
@@ -107,8 +108,8 @@ BEGIN
         BEGIN
             EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING ended;
             n := n OPERATOR(pg_catalog.+) 1;
-        EXCEPTION WHEN lock_not_available OR out_of_memory THEN
-            NULL;               -- another day
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'the stage of task % is left for another day: %', ended, SQLERRM;
         END;
     END LOOP;
     RETURN n;

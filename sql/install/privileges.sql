@@ -44,7 +44,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
-           OR (kind = 'operator' AND p.proname IN ('coupon_next_id', 'coupon_template_create', 'coupon_template_change',
+           OR (kind = 'operator' AND p.proname IN ('coupon_template_create', 'coupon_template_change',
                'coupon_template_copy', 'coupon_template_delete', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
@@ -170,7 +170,7 @@ BEGIN
 END
 $$;
 REVOKE ALL ON TYPE @extschema@.remind_bitmap FROM PUBLIC;
--- Nor the row types of tables: who has a column of one stops their ALTER TABLE.
+-- Nor other row types: who has a column of one stops ALTER TABLE or ALTER TYPE.
 DO $$
 DECLARE
     r record;
@@ -178,7 +178,11 @@ BEGIN
     FOR r IN SELECT c.reltype::regtype AS t FROM pg_class c
              JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
              JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
-             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'c') LOOP
+             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+             UNION ALL SELECT t.oid::regtype FROM pg_type t
+             JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
+             JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
+             WHERE t.typnamespace = '@extschema@'::regnamespace AND t.typtype = 'c' LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', r.t);
     END LOOP;
 END

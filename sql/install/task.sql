@@ -6,7 +6,7 @@ CREATE TABLE @extschema@.coupon_task (
     template_id  bigint NOT NULL,
     shop_number  bigint,
     notify       text[] NOT NULL DEFAULT '{}'
-                 CHECK (notify <@ @extschema@.coupon_channel_names()),
+                 CHECK (notify <@ @extschema@.coupon_channel_names() AND cardinality(notify) <= 5),
     first_row    bigint NOT NULL DEFAULT 2 CHECK (first_row > 0),
     request_id   text UNIQUE,
     state        text NOT NULL DEFAULT 'draft'

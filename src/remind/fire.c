@@ -58,11 +58,14 @@ static bool
 IsUnchanged(const RemindSale *sale, TimestampTz now)
 {
 	Datum		args[3];
+	bool		found;
 
 	args[0] = Int64GetDatum(sale->template_id);
 	args[1] = TimestampTzGetDatum(sale->start);
 	args[2] = TimestampTzGetDatum(now);
-	return QueryRun(&unchanged, args, NULL) > 0;
+	found = QueryRun(&unchanged, args, NULL) > 0;
+	SPI_freetuptable(SPI_tuptable);
+	return found;
 }
 
 /* Where one kind of reminder is gathered for the outbox. */

@@ -179,15 +179,13 @@ Hold(int64 template_id)
 	held[nheld++] = template_id;
 }
 
-static bool
-IsAmong(int64 template_id, const int64 *ids, int n)
+static int
+CompareIds(const void *a, const void *b)
 {
-	for (int i = 0; i < n; i++)
-	{
-		if (ids[i] == template_id)
-			return true;
-	}
-	return false;
+	int64		left = *(const int64 *) a;
+	int64		right = *(const int64 *) b;
+
+	return left < right ? -1 : left > right;
 }
 
 /*
@@ -263,6 +261,7 @@ AskForDue(RemindSale *sale, int due, bool any)
 	sale->farthest = DatumGetInt16(QueryValue(0, 1, &isnull));
 	if (isnull)
 		sale->farthest = 0;
+	SPI_freetuptable(SPI_tuptable); /* sales are many */
 }
 
 /*
@@ -280,10 +279,12 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 
 	if (nbefore > 0)
 		memcpy(before, held, nbefore * sizeof(int64));
+	qsort(before, nbefore, sizeof(int64), CompareIds);
 	nheld = 0;
 	for (int i = 0; i < n; i++)
 	{
-		bool		was_held = IsAmong(sales[i].template_id, before, nbefore);
+		bool		was_held = bsearch(&sales[i].template_id, before, nbefore,
+										   sizeof(int64), CompareIds) != NULL;
 		int			due = RemindMinutesDue(sales[i].start - now);
 
 		if (counts->rows >= limit)

@@ -74,10 +74,10 @@ ParseUserId(const char *s, const char *end, int64 *user_id)
 
 /*
  * LineFill makes a line of what a file says: user, the text of a user id, or
- * NULL.  An invalid one is copied into the current memory.
+ * NULL; cut: there is more of it.  An invalid one is copied into the current memory.
  */
 void
-LineFill(Line *line, int64 row_num, const text *user)
+LineFill(Line *line, int64 row_num, const text *user, bool cut)
 {
 	line->row_num = row_num;
 	line->user_id = 0;
@@ -89,6 +89,11 @@ LineFill(Line *line, int64 row_num, const text *user)
 		int			length = VARSIZE_ANY_EXHDR(user);
 
 		line->detail = ParseUserId(said, said + length, &line->user_id);
+		if (cut)
+		{
+			line->user_id = 0;
+			line->detail = "too long";
+		}
 		if (line->detail != NULL)
 			line->text = pnstrdup(said, pg_mbcliplen(said, length, MAX_SHOWN_USER_ID));
 	}

@@ -5,6 +5,8 @@
 #ifndef COUPON_INPUT_ROWS_H
 #define COUPON_INPUT_ROWS_H
 
+#define LINE_MAX_USER_ID 1000	/* bytes of it that are looked at */
+
 typedef enum LineFate
 {
 	LINE_WANTED,				/* is to get a coupon, if there is stock */
@@ -26,7 +28,7 @@ typedef struct Line
 	LineFate	fate;
 } Line;
 
-extern void LineFill(Line *line, int64 row_num, const text *user);
+extern void LineFill(Line *line, int64 row_num, const text *user, bool cut);
 extern void LinesSortByRow(Line *lines, int nlines);
 extern void LinesSortByUser(Line *lines, int nlines);
 extern void LinesMarkDuplicates(Line *lines, int nlines);

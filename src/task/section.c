@@ -88,13 +88,13 @@ typedef struct Reading
 } Reading;
 
 static void
-TakeLine(void *arg, int64 line, const text *user)
+TakeLine(void *arg, int64 line, const text *user, bool cut)
 {
 	Reading    *reading = arg;
 	MemoryContext caller = MemoryContextSwitchTo(reading->section->memory);
 
 	if (reading->nread < reading->section->nlines)
-		LineFill(&reading->section->lines[reading->nread], line, user);
+		LineFill(&reading->section->lines[reading->nread], line, user, cut);
 	reading->nread++;
 	MemoryContextSwitchTo(caller);
 }

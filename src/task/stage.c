@@ -26,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/namespace.h"
@@ -47,6 +48,7 @@
 #include "base/locks.h"
 #include "base/owner_query.h"
 #include "base/subxact.h"
+#include "task/input_rows.h"
 #include "task/stage.h"
 
 PG_FUNCTION_INFO_V1(coupon_stage_guard);
@@ -224,19 +226,21 @@ Drop(void *task_id)
 
 /*
  * StageDrop drops the stage table of a task, if it is there, and whatever its
- * loader may have made of it.  One that is in use, by pg_dump perhaps, or what was
- * made of it, or more than the lock table holds, is left to coupon_purge: a task
- * must not hang on it.
+ * loader may have made of it.  One that is in use, by pg_dump perhaps, or cannot be
+ * dropped for what was made of it, is left to coupon_purge: a task must not hang on it.
  */
 void
 StageDrop(int64 task_id)
 {
 	ErrorData  *error;
 
-	if (!SubxactRun(Drop, &task_id, &error) &&
-		error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		error->sqlerrcode != ERRCODE_OUT_OF_MEMORY)
+	if (SubxactRun(Drop, &task_id, &error))
+		return;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
+	ereport(error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ? DEBUG1 : WARNING,
+			(errmsg("the stage of task %lld is left to coupon_purge: %s",
+					(long long) task_id, error->message)));
 }
 
 /* Memory for sorting ten million numbers; given back with the GUC level. */
@@ -327,11 +331,12 @@ OpenStage(int64 task_id, int64 first_line, int64 last_line)
 
 /*
  * StageRead hands each line of a section to "take", in no certain order.
- * user is the text of the user id, or NULL.
+ * user is the text of the user id, or NULL; cut: only the beginning of it, since one line
+ * can be a gigabyte.
  */
 void
 StageRead(int64 task_id, int64 first_line, int64 last_line,
-		  void (*take) (void *arg, int64 line, const text *user), void *arg)
+		  void (*take) (void *arg, int64 line, const text *user, bool cut), void *arg)
 {
 	Portal		cursor = OpenStage(task_id, first_line, last_line);
 
@@ -350,9 +355,12 @@ StageRead(int64 task_id, int64 first_line, int64 last_line,
 			bool		isnull;
 			int64		line = DatumGetInt64(SPI_getbinval(row, desc, 1, &isnull));
 			Datum		value = SPI_getbinval(row, desc, 2, &isnull);
-			text	   *user = isnull ? NULL : DatumGetTextPP(value);
+			bool		cut = !isnull &&
+				toast_raw_datum_size(value) - VARHDRSZ > LINE_MAX_USER_ID;
+			text	   *user = isnull ? NULL : !cut ? DatumGetTextPP(value) :
+				DatumGetTextPSlice(value, 0, LINE_MAX_USER_ID);
 
-			take(arg, line, user);
+			take(arg, line, user, cut);
 			if (user != NULL && (Pointer) user != DatumGetPointer(value))
 				pfree(user);
 		}

@@ -15,7 +15,7 @@ extern int64 StageClear(int64 task_id);
 extern void StageDrop(int64 task_id);
 extern int64 StageSeal(int64 task_id, int64 first_row, int batch_size);
 extern void StageRead(int64 task_id, int64 first_line, int64 last_line,
-					  void (*take) (void *arg, int64 line, const text *user),
+					  void (*take) (void *arg, int64 line, const text *user, bool cut),
 					  void *arg);
 
 #endif							/* COUPON_STAGE_H */

@@ -322,6 +322,10 @@ CheckChannels(ArrayType *notify)
 	bool	   *nulls;
 	int			n;
 
+	if (ArrayGetNItems(ARR_NDIM(notify), ARR_DIMS(notify)) > CHANNELS)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("notify names more than %d channels", CHANNELS)));
 	deconstruct_array(notify, TEXTOID, -1, false, TYPALIGN_INT, &elements, &nulls, &n);
 	for (int i = 0; i < n; i++)
 		(void) ChannelRequire(nulls[i] ? "NULL" : TextDatumGetCString(elements[i]));

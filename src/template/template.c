@@ -191,7 +191,8 @@ TemplateJudge(const TemplateView *view, int open_to, TimestampTz now)
 }
 
 /*
- * TemplateUseWindow tells when a coupon received at that moment can be used.
+ * TemplateUseWindow tells when a coupon received at that moment can be used.  Days and
+ * months are those of UTC: a claimer chooses his TimeZone, and what it says of summer time.
  */
 void
 TemplateUseWindow(const TemplateView *view, TimestampTz now,
@@ -203,8 +204,8 @@ TemplateUseWindow(const TemplateView *view, TimestampTz now,
 	*use_end = attrs->use_end;
 	if (!attrs->has_use_end)
 		*use_end =
-			DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
-													TimestampTzGetDatum(now),
+			DatumGetTimestampTz(DirectFunctionCall2(timestamp_pl_interval,
+													TimestampGetDatum(now),
 													IntervalPGetDatum(&attrs->use_validity)));
 	/* Months and days of opposite sign may add up to nothing. */
 	if (*use_end <= *use_start)

@@ -44,6 +44,8 @@ static const char *const columns[] = {
 
 typedef uint32 ColumnSet;
 
+#define MAX_REGISTRATIONS 100	/* published templates of a shop */
+
 #define SHOP_NUMBER		(1 << 0)
 #define ISSUER			(1 << 1)
 #define NAME			(1 << 2)
@@ -56,6 +58,19 @@ static OwnerQuery template_of_request = {
 	"SELECT id, shop_number FROM %1$s.coupon_template WHERE request_id OPERATOR(pg_catalog.=) $1"
 	" AND COALESCE(shop_number, 0) OPERATOR(pg_catalog.=) COALESCE($2, 0)",
 	2, {TEXTOID, INT8OID}
+};
+
+/* Those of the shop that has this one, if it is of them. */
+static OwnerQuery open_registrations = {
+	"SELECT pg_catalog.count(*) FROM %1$s.coupon_template o JOIN %1$s.coupon_template t"
+	" ON o.shop_number OPERATOR(pg_catalog.=) t.shop_number"
+	" WHERE t.id OPERATOR(pg_catalog.=) $1"
+	" AND t.open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
+	" AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	" AND o.open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
+	" AND o.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	" AND o.receive_end OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()",
+	1, {INT8OID}
 };
 
 static OwnerQuery delete_template = {
@@ -156,11 +171,36 @@ ReadStored(Stored *stored, uint64 rows)
 	stored->has_shop = !isnull;
 }
 
-/* What was written is taken back unless the caller is an operator of its shop. */
+/*
+ * A new user gets the coupons of all shops in one transaction: none may be so many that it
+ * fails, or lasts.
+ */
 static void
-RequireOwnShop(const Stored *stored)
+RequireFewRegistrations(const Stored *stored)
 {
-	if (!RoleSeesShop(ROLE_OPERATOR, stored->has_shop, stored->shop_number))
+	Datum		arg = Int64GetDatum(stored->id);
+	bool		isnull;
+
+	QueryRun(&open_registrations, &arg, NULL);
+	if (DatumGetInt64(QueryValue(0, 1, &isnull)) > MAX_REGISTRATIONS)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("shop %lld would have more than %d published templates for registration",
+						(long long) stored->shop_number, MAX_REGISTRATIONS),
+				 errhint("Set those that are not needed to 'offline'.")));
+}
+
+/*
+ * What was written is taken back unless the caller is an operator of its shop, and the
+ * shop may have it.  Ends the scope of the query.
+ */
+static void
+AcceptStored(const Stored *stored, QueryScope *scope)
+{
+	if (stored->has_shop && !stored->repeated)
+		RequireFewRegistrations(stored);
+	QueryEnd(scope);
+	if (stored->found && !RoleSeesShop(ROLE_OPERATOR, stored->has_shop, stored->shop_number))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 !stored->has_shop ? errmsg("you are not an operator of the platform") :
@@ -296,8 +336,7 @@ coupon_template_create(PG_FUNCTION_ARGS)
 								   ColumnList(given, "r.")),
 						  6, types, args, nulls),
 			 args[3], shop, shop_null);
-	QueryEnd(&scope);
-	RequireOwnShop(&stored);
+	AcceptStored(&stored, &scope);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 
@@ -334,9 +373,7 @@ coupon_template_change(PG_FUNCTION_ARGS)
 							 quote_identifier(CatalogGet()->schema),
 							 ColumnList(given, "") + strlen(", "), ColumnList(given, "r.") + strlen(", ")),
 					3, types, args, nulls));
-	QueryEnd(&scope);
-	if (stored.found)
-		RequireOwnShop(&stored);
+	AcceptStored(&stored, &scope);
 	return ReturnRow(fcinfo, stored.found ? OUTCOME_OK : OUTCOME_NOT_FOUND, &stored);
 }
 
@@ -387,8 +424,7 @@ coupon_template_copy(PG_FUNCTION_ARGS)
 								   ColumnList(copied, "t."), ColumnList(given, "r.")),
 						  4, types, args, nulls),
 			 args[3], shop, shop_null);
-	QueryEnd(&scope);
-	RequireOwnShop(&stored);
+	AcceptStored(&stored, &scope);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 
