@@ -2,7 +2,7 @@
  * runner.c
  *		Run distribution tasks, batch by batch: in the foreground
  *		(coupon_task_run), from a scheduler (coupon_task_run_due), or in a
- *		background worker (TaskRunDue).
+ *		background worker (TaskJob).
  *
  * A step is what one transaction does: a batch, a line that was put off, or a
  * change of state.  Any number of runners may be at one task; the rows of the
@@ -431,37 +431,6 @@ RunTask(Run *run, int budget_ms, int64 *pause)
 	return false;
 }
 
-/*
- * TaskRunDue runs what is due.  It does not wait for other runners or open
- * claims, but leaves such a task for the next call.  After budget_ms, or when
- * claims want the cores, it goes on to the next task, and returns true in the
- * end and in "pause" for how many microseconds to leave it; without a budget (0)
- * it pauses by itself.  It is called with a transaction open, and leaves one.
- */
-bool
-TaskRunDue(void (*next_transaction) (void), int budget_ms, int64 *pause)
-{
-	DueTask		last = {DT_NOBEGIN, 0};
-	DueTask		tasks[DUE_PAGE];
-	bool		more = false;
-	int			n;
-
-	do
-	{
-		n = ListDue(last, tasks);
-		for (int i = 0; i < n; i++)
-		{
-			Run			run = {.task_id = tasks[i].id, .next_transaction = next_transaction};
-
-			next_transaction();
-			if (RunTask(&run, budget_ms, pause))
-				more = true;
-			last = tasks[i];
-		}
-	} while (n == DUE_PAGE);
-	return more;
-}
-
 static void
 NextWorkerTransaction(void)
 {
@@ -469,6 +438,44 @@ NextWorkerTransaction(void)
 	CommitTransactionCommand();
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+/*
+ * One turn of the worker: runs what is due, beginning behind the task that the last turn
+ * came to, until the time for all of them is up, or claims want the cores.  It waits for no
+ * other runners or open claims, but passes by such a task.  True: come again at once, or
+ * after "pause" microseconds; false: all have been looked at, and none had more to do.
+ */
+static bool
+RunTurn(int64 *pause)
+{
+	static DueTask last = {DT_NOBEGIN, 0};
+	static bool busy = false;	/* a task has had more to do since the first of the list */
+	TimestampTz begin = GetCurrentTimestamp();
+	DueTask		tasks[DUE_PAGE];
+	bool		more;
+	int			n;
+
+	do
+	{
+		n = ListDue(last, tasks);
+		for (int i = 0; i < n; i++)
+		{
+			Run			run = {.task_id = tasks[i].id, .next_transaction = NextWorkerTransaction};
+			long		left = JOB_BUDGET_MS - TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp());
+
+			if (left <= 0)
+				return true;
+			NextWorkerTransaction();
+			last = tasks[i];	/* also if it fails */
+			if (RunTask(&run, (int) left, pause))
+				busy = true;
+		}
+	} while (n == DUE_PAGE);
+	last = (DueTask) {DT_NOBEGIN, 0};
+	more = busy;
+	busy = false;
+	return more;
 }
 
 /*
@@ -486,7 +493,7 @@ TaskJob(bool woken)
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
-	more = TaskRunDue(NextWorkerTransaction, JOB_BUDGET_MS, &pause);
+	more = RunTurn(&pause);
 	if (!more)
 	{
 		NextWorkerTransaction();
@@ -545,15 +552,30 @@ coupon_task_run(PG_FUNCTION_ARGS)
 }
 
 /*
- * coupon_task_run_due(): run what is due, unfinished or abandoned.
+ * coupon_task_run_due(): run what is due, unfinished or abandoned.  It does not wait for
+ * other runners or open claims, but leaves such a task for the next call.
  */
 Datum
 coupon_task_run_due(PG_FUNCTION_ARGS)
 {
+	DueTask		last = {DT_NOBEGIN, 0};
+	DueTask		tasks[DUE_PAGE];
+	int			n;
+
 	ProcedureBegin(fcinfo, "coupon_task_run_due",
 				   "Call it by itself, outside of BEGIN … COMMIT.");
-	while (TaskRunDue(ProcedureNextTransaction, 0, NULL))
-		;
+	do
+	{
+		n = ListDue(last, tasks);
+		for (int i = 0; i < n; i++)
+		{
+			Run			run = {.task_id = tasks[i].id, .next_transaction = ProcedureNextTransaction};
+
+			ProcedureNextTransaction();
+			(void) RunTask(&run, 0, NULL);
+			last = tasks[i];
+		}
+	} while (n == DUE_PAGE);
 	ProcedureEnd();
 	return (Datum) 0;
 }
