@@ -33,3 +33,33 @@ SET enable_seqscan = off;
 SET enable_bitmapscan = off;
 SET enable_sort = off;
 EXPLAIN (COSTS OFF) SELECT id FROM user_coupon WHERE user_id = 14 ORDER BY id DESC LIMIT 20;
+
+-- Browsing: what can be claimed or will be; closed: all that are published
+INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value, status, receive_start, receive_end, use_start, use_end) VALUES
+    (510, 51, 'open', 10, 10, 'published', '2020-01-01', 'infinity', NULL, NULL), (511, 51, 'one', 1, 10, 'published', '2020-01-01', 'infinity', NULL, NULL),
+    (512, 51, 'soon', 1, 10, 'published', '2090-01-01', 'infinity', NULL, NULL), (513, 51, 'over', NULL, 10, 'published', '2020-01-01', '2021-01-01', NULL, NULL),
+    (514, 51, 'of no use', NULL, 10, 'published', '2020-01-01', 'infinity', '2020-01-01', '2021-01-01'), (515, 51, 'draft', 1, 10, 'draft', '2020-01-01', 'infinity', NULL, NULL),
+    (516, 51, 'no total', NULL, 10, 'published', '2020-01-01', 'infinity', NULL, NULL), (517, 51, 'divided', 3, 10, 'published', '2020-01-01', 'infinity', NULL, NULL);
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (517, 1, 2);
+SELECT id, claim_state FROM coupon_browse(shop_number => 51);
+SELECT coupon_browse_count(shop_number => 51);
+SELECT outcome FROM unnest('{511,517}'::bigint[]) t, coupon_receive(t, 5101);
+SELECT id FROM coupon_browse(shop_number => 51);
+SELECT coupon_browse_count(shop_number => 51);
+SELECT count(*) FROM coupon_fold();
+SELECT coupon_browse_count(shop_number => 51);
+SELECT id FROM coupon_browse(shop_number => 51, page_size => 2);
+SELECT id FROM coupon_browse(shop_number => 51, page_size => 2, before_id => 512);
+SELECT id, claim_state FROM coupon_browse(shop_number => 51, closed => true);
+SELECT coupon_browse(closed => NULL);
+
+-- Preheating: loads each, once
+SELECT loads AS before FROM coupon_stat_cache \gset
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) SELECT n, 'cold', 5, 1, 'published' FROM generate_series(520, 524) n;
+SELECT coupon_preheat('{520,521,522,523,524,599,520}');
+SELECT outcome FROM coupon_receive(520, 5101);
+SELECT loads - :before AS loads FROM coupon_stat_cache;
+SELECT coupon_preheat('{}');
+SELECT coupon_preheat(NULL);
+SELECT coupon_preheat('{1,NULL}');
+SELECT coupon_preheat('{{1},{2}}');

@@ -40,12 +40,12 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     WHERE (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed', 'coupon_shop_operated')
            OR p.proname ~ '^remind_bitmap(_|$)'
-           OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_wallet',
+           OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_browse_count', 'coupon_wallet',
                'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_template_create', 'coupon_template_change',
-               'coupon_template_copy', 'coupon_template_delete', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
+               'coupon_template_copy', 'coupon_template_delete', 'coupon_preheat', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
                'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
                'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',

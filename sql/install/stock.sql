@@ -142,6 +142,13 @@ CREATE FUNCTION @extschema@.coupon_stock_adopt(template_id bigint)
 COMMENT ON FUNCTION @extschema@.coupon_stock_adopt(bigint) IS
     'takes coupons that were imported without a holder into the stock of their template, as issued';
 
+CREATE FUNCTION @extschema@.coupon_preheat(template_ids bigint[])
+    RETURNS bigint
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_preheat';
+COMMENT ON FUNCTION @extschema@.coupon_preheat(bigint[]) IS
+    'loads templates into the shared cache before their sale, so that the first claims need not';
+
 CREATE FUNCTION @extschema@.coupon_stock_rebuild(template_id bigint) RETURNS bigint
     LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_stock_rebuild';

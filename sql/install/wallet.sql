@@ -41,12 +41,20 @@ COMMENT ON FUNCTION @extschema@.coupon_template_get(bigint) IS
     'the template with stock_left and claim_state: upcoming, open, sold_out, ended or offline';
 
 CREATE FUNCTION @extschema@.coupon_browse(category text DEFAULT NULL, shop_number bigint DEFAULT NULL,
-                              page_size int DEFAULT 20, before_id bigint DEFAULT NULL)
+                              page_size int DEFAULT 20, before_id bigint DEFAULT NULL,
+                              closed boolean DEFAULT false)
     RETURNS SETOF @extschema@.coupon_template_page
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20
     AS 'MODULE_PATHNAME', 'coupon_browse';
-COMMENT ON FUNCTION @extschema@.coupon_browse(text, bigint, int, bigint) IS
-    'published templates, newest first; the next page is before_id = the last id of this one';
+COMMENT ON FUNCTION @extschema@.coupon_browse(text, bigint, int, bigint, boolean) IS
+    'published templates that can be claimed or will be, newest first; closed: also those that have ended or are sold out; the next page is before_id = the last id of this one';
+
+CREATE FUNCTION @extschema@.coupon_browse_count(category text DEFAULT NULL, shop_number bigint DEFAULT NULL)
+    RETURNS bigint
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_browse_count';
+COMMENT ON FUNCTION @extschema@.coupon_browse_count(text, bigint) IS
+    'how many templates all pages of coupon_browse have together; one that has just been sold out may still be counted';
 
 CREATE TYPE @extschema@.coupon_wallet_page AS (
     user_coupon_id bigint, template_id bigint, shop_number bigint, issuer text,

@@ -1,7 +1,7 @@
 /*
  * verify.c
  *		Recount: coupon_verify compares shared memory, folded counts and rows;
- *		coupon_stock_rebuild sets shared memory right.
+ *		coupon_stock_rebuild sets shared memory right; coupon_preheat fills it.
  *
  * coupon_verify stops nobody, so claims go on while it looks.  It can still
  * tell right from wrong exactly.  At every instant, with C the committed
@@ -25,6 +25,8 @@
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
 
+#include "base/args.h"
+#include "base/array.h"
 #include "base/catalog.h"
 #include "base/owner_query.h"
 #include "base/result_row.h"
@@ -35,6 +37,7 @@
 
 PG_FUNCTION_INFO_V1(coupon_verify);
 PG_FUNCTION_INFO_V1(coupon_stock_rebuild);
+PG_FUNCTION_INFO_V1(coupon_preheat);
 
 #define VERIFY_COLUMNS 10
 
@@ -227,4 +230,30 @@ coupon_stock_rebuild(PG_FUNCTION_ARGS)
 	if (left == CACHE_UNLIMITED)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(left);
+}
+
+/*
+ * coupon_preheat(template_ids) → bigint: load templates into the shared cache; how many
+ * of them there are.
+ */
+Datum
+coupon_preheat(PG_FUNCTION_ARGS)
+{
+	int64	   *ids;
+	int			n;
+	int64		loaded = 0;
+
+	ArgRequire(fcinfo, 0, "template_ids");
+	ids = ArrayInt8(PG_GETARG_ARRAYTYPE_P(0), "template_ids", &n);
+	TemplateRequirePreload();
+	for (int i = 0; i < n; i++)
+	{
+		TemplateView view;
+
+		CHECK_FOR_INTERRUPTS();
+		if (TemplateFetch(ids[i], &view) &&
+			RoleSeesShop(ROLE_OPERATOR, view.attrs.has_shop, view.attrs.shop_number))
+			loaded++;
+	}
+	PG_RETURN_INT64(loaded);
 }

@@ -11,6 +11,7 @@
 #include "utils/array.h"
 
 #include "base/array.h"
+#include "base/errors.h"
 
 /*
  * ArrayOfInt8 makes a bigint[] of n values.
@@ -31,4 +32,23 @@ ArrayOfInt8(const int64 *values, int n)
 	ARR_LBOUND(array)[0] = 1;
 	memcpy(ARR_DATA_PTR(array), values, n * sizeof(int64));
 	return PointerGetDatum(array);
+}
+
+/*
+ * ArrayInt8 returns the values of a bigint[], and their number.  Raises VC003, with
+ * the argument's name, for nulls and further dimensions.
+ */
+int64 *
+ArrayInt8(ArrayType *array, const char *name, int *n)
+{
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("%s must be a one-dimensional array", name)));
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("%s must not contain nulls", name)));
+	*n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	return (int64 *) ARR_DATA_PTR(array);
 }

@@ -20,6 +20,7 @@
 #include "utils/typcache.h"
 
 #include "base/args.h"
+#include "base/array.h"
 #include "base/errors.h"
 #include "base/outcome.h"
 #include "base/owner_query.h"
@@ -191,27 +192,17 @@ CompareUserIds(const void *a, const void *b)
 static int64 *
 GetUserIds(ArrayType *array, int *nusers)
 {
-	Datum	   *elements;
-	bool	   *nulls;
+	int64	   *given;
 	int			n;
 	int			distinct = 0;
 	int64	   *users;
 
-	if (ARR_NDIM(array) > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("user_ids must be a one-dimensional array")));
-	deconstruct_array(array, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
-					  &elements, &nulls, &n);
+	given = ArrayInt8(array, "user_ids", &n);
 	users = palloc(Max(n, 1) * sizeof(int64));
 	for (int i = 0; i < n; i++)
 	{
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-					 errmsg("user_ids must not contain nulls")));
-		users[i] = DatumGetInt64(elements[i]);
-		ArgCheckUserId(users[i]);
+		ArgCheckUserId(given[i]);
+		users[i] = given[i];
 	}
 	qsort(users, n, sizeof(int64), CompareUserIds);
 	for (int i = 0; i < n; i++)

@@ -25,6 +25,7 @@
 PG_FUNCTION_INFO_V1(coupon_stock_left);
 PG_FUNCTION_INFO_V1(coupon_template_get);
 PG_FUNCTION_INFO_V1(coupon_browse);
+PG_FUNCTION_INFO_V1(coupon_browse_count);
 PG_FUNCTION_INFO_V1(coupon_wallet);
 PG_FUNCTION_INFO_V1(coupon_wallet_count);
 
@@ -58,15 +59,40 @@ static OwnerQuery template_get = {
 	4, {INT8OID, INT8ARRAYOID, INT8ARRAYOID, BOOLOID}
 };
 
+#define TO_BE_BROWSED \
+	"t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text" \
+	" AND ($1 IS NULL OR t.category OPERATOR(pg_catalog.=) $1)" \
+	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) $2)" \
+	" AND ($3 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($3))"
+
+/*
+ * By the folded count: what was sold out some time ago is left out without loading it
+ * into the cache.
+ */
+#define NOT_CLOSED \
+	"LEAST(t.receive_end, t.use_end) OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()" \
+	" AND NOT EXISTS (SELECT FROM %1$s.coupon_stock s" \
+	"  WHERE s.template_id OPERATOR(pg_catalog.=) t.id AND s.holder OPERATOR(pg_catalog.=) 0" \
+	"  AND s.folded OPERATOR(pg_catalog.>=) (t.total_stock OPERATOR(pg_catalog.-)" \
+	"   COALESCE((SELECT pg_catalog.sum(o.quota) FROM %1$s.coupon_stock o" \
+	"    WHERE o.template_id OPERATOR(pg_catalog.=) t.id" \
+	"    AND o.holder OPERATOR(pg_catalog.<>) 0)::pg_catalog.int8, 0)))"
+
+/* The stock is asked row by row until the page is full. */
 static OwnerQuery browse = {
-	TEMPLATE_COLUMNS
-	"t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
-	" AND ($1 IS NULL OR t.category OPERATOR(pg_catalog.=) $1)"
-	" AND ($2 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) $2)"
-	" AND ($4 IS NULL OR t.id OPERATOR(pg_catalog.<) $4)"
-	" AND ($5 IS NULL OR t.shop_number OPERATOR(pg_catalog.=) ANY ($5))"
-	" ORDER BY t.id DESC LIMIT $3) x ORDER BY id DESC",
-	5, {TEXTOID, INT8OID, INT4OID, INT8OID, INT8ARRAYOID}
+	TEMPLATE_COLUMNS TO_BE_BROWSED
+	" AND ($5 IS NULL OR t.id OPERATOR(pg_catalog.<) $5)"
+	" AND ($6 OR " NOT_CLOSED ")"
+	" ORDER BY t.id DESC OFFSET 0) x"
+	" WHERE $6 OR stock_left IS NULL OR stock_left OPERATOR(pg_catalog.>) 0"
+	" ORDER BY id DESC LIMIT $4",
+	6, {TEXTOID, INT8OID, INT8ARRAYOID, INT4OID, INT8OID, BOOLOID}
+};
+
+static OwnerQuery browse_count = {
+	"SELECT pg_catalog.count(*) FROM %1$s.coupon_template t WHERE "
+	TO_BE_BROWSED " AND " NOT_CLOSED,
+	3, {TEXTOID, INT8OID, INT8ARRAYOID}
 };
 
 static OwnerQuery wallet = {
@@ -158,21 +184,46 @@ coupon_template_get(PG_FUNCTION_ARGS)
 }
 
 /*
- * coupon_browse(category, shop_number, page_size, before_id): published
- * templates, newest first.
+ * coupon_browse(category, shop_number, page_size, before_id, closed): published
+ * templates, newest first; without "closed" those that can be claimed, or will be.
  */
 Datum
 coupon_browse(PG_FUNCTION_ARGS)
 {
-	Datum		values[5];
-	char		nulls[5];
+	Datum		values[6];
+	char		nulls[6];
+
+	ArgRequire(fcinfo, 4, "closed");
+	PassArg(fcinfo, 0, values, nulls, 0);
+	PassArg(fcinfo, 1, values, nulls, 1);
+	RoleBoundShops(ROLE_ANY, &values[2], &nulls[2]);
+	PassPageSize(fcinfo, 2, values, nulls, 3);
+	PassArg(fcinfo, 3, values, nulls, 4);
+	PassArg(fcinfo, 4, values, nulls, 5);
+	return QueryMaterialize(fcinfo, &browse, values, nulls);
+}
+
+/*
+ * coupon_browse_count(category, shop_number) → bigint: how many of these there are; one that
+ * has been sold out since the last fold still counts.
+ */
+Datum
+coupon_browse_count(PG_FUNCTION_ARGS)
+{
+	QueryScope	scope;
+	int64		n;
+	bool		isnull;
+	Datum		values[3];
+	char		nulls[3];
 
 	PassArg(fcinfo, 0, values, nulls, 0);
 	PassArg(fcinfo, 1, values, nulls, 1);
-	PassPageSize(fcinfo, 2, values, nulls, 2);
-	PassArg(fcinfo, 3, values, nulls, 3);
-	RoleBoundShops(ROLE_ANY, &values[4], &nulls[4]);
-	return QueryMaterialize(fcinfo, &browse, values, nulls);
+	RoleBoundShops(ROLE_ANY, &values[2], &nulls[2]);
+	QueryBegin(&scope);
+	QueryRun(&browse_count, values, nulls);
+	n = DatumGetInt64(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	PG_RETURN_INT64(n);
 }
 
 static void
