@@ -61,7 +61,7 @@ BEGIN
     BEGIN
         EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING task_id;
     EXCEPTION WHEN OTHERS THEN
-        RAISE WARNING USING MESSAGE =
+        RAISE WARNING USING MESSAGE :=
             pg_catalog.format('the stage of task %s is left for another day: %s'::pg_catalog.text, task_id, SQLERRM);
         RETURN 0;
     END;
@@ -110,7 +110,7 @@ BEGIN
             EXECUTE pg_catalog.format('SELECT %s.coupon_stage_drop($1)', ours) USING ended;
             n := n OPERATOR(pg_catalog.+) 1;
         EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING USING MESSAGE =
+            RAISE WARNING USING MESSAGE :=
                             pg_catalog.format('the stage of task %s is left for another day: %s'::pg_catalog.text, ended, SQLERRM);
         END;
     END LOOP;
