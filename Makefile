@@ -95,6 +95,7 @@ OBJS = \
 	src/store/limit_cache.o \
 	src/store/insert.o \
 	src/store/rows.o \
+	src/task/check.o \
 	src/task/deferred.o \
 	src/task/input_rows.o \
 	src/task/runner.o \
@@ -121,7 +122,7 @@ DATA_built = coupon--$(EXTVERSION).sql
 # library.  The last one has a name that PGXS does not know: those files start servers
 # of their own, and run in "make check" alone.
 REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet channel \
-	remind role stat task maintenance maintenance_task
+	remind role stat task campaign maintenance maintenance_task
 ISOLATION = claim_race claim_levels stock_lower template_change fold_race ddl_race \
 	task_race remind_race maintenance_race
 TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \

@@ -105,7 +105,7 @@ SELECT * FROM coupon_task_submit(id_of('only bad'));
 CALL coupon_task_run_due();
 SELECT * FROM state WHERE name = 'only bad';
 
--- Templates that give nothing: the task fails, and can be submitted again
+-- Templates that give nothing: the task fails, and can be submitted again, or waits
 CALL make('not published', 914, ARRAY['1', '2']);
 CALL make('by code', 913, ARRAY['1']);
 CALL make('by task', 912, ARRAY['1']);
@@ -115,8 +115,7 @@ CALL coupon_task_run_due();
 SELECT * FROM state WHERE name IN ('not published', 'by code', 'by task');
 SELECT kind, state, last_error, replace(repair, id::text, 'N') FROM coupon_stuck('0') WHERE id = id_of('not published');
 UPDATE coupon_template SET status = 'published' WHERE id = 914;
-SELECT * FROM coupon_task_submit(id_of('not published'));
-CALL coupon_task_run_due();
+CALL coupon_task_run(id_of('not published'));
 SELECT * FROM state WHERE name = 'not published';
 CALL make('over', 912, ARRAY['7']);
 UPDATE coupon_template SET receive_end = now(), receive_start = now() - interval '1 day' WHERE id = 912;

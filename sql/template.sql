@@ -148,7 +148,8 @@ SELECT coupon_template_delete(100);
 SELECT count(*) FROM coupon_template WHERE name IN ('x', 'y');
 
 -- A shop has so many welcome coupons, not more
-SELECT count(*) FROM generate_series(1, 100) n, coupon_template_create('welcome ' || n, 10, 1, '{"shop_number": 71, "category": "new_user", "status": "published"}');
+INSERT INTO coupon_template (name, total_stock, discount_value, issuer, shop_number, category, status)
+SELECT 'welcome ' || n, 10, 1, 'shop', 71, 'new_user', 'published' FROM generate_series(1, 100) n;
 SELECT coupon_template_create('one more', 10, 1, '{"shop_number": 71, "category": "new_user", "status": "published"}');
 SELECT outcome, template_id AS late FROM coupon_template_create('a draft', 10, 1, '{"shop_number": 71, "category": "new_user"}') \gset
 SELECT coupon_template_change(:late, '{"status": "published"}') IS NULL;

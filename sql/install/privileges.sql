@@ -37,7 +37,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     WITH ours (namespace) AS (SELECT e.extnamespace::regnamespace FROM pg_extension e WHERE e.extname = 'coupon')
     SELECT format('ROUTINE %s', p.oid::regprocedure), 'EXECUTE'
     FROM pg_proc p JOIN ours ON p.pronamespace = ours.namespace
-    WHERE (p.proname IN ('coupon_outcomes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
+    WHERE (p.proname IN ('coupon_outcomes', 'coupon_task_causes', 'coupon_channel_names', 'coupon_require', 'coupon_stock_left',
                          'coupon_template_get', 'coupon_shop_allowed', 'coupon_shop_operated')
            OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_browse_count', 'coupon_wallet',
@@ -46,7 +46,7 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_template_create', 'coupon_template_change',
                'coupon_template_copy', 'coupon_template_delete', 'coupon_preheat', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
-               'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_cancel', 'coupon_task_run',
+               'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_check', 'coupon_task_pause', 'coupon_task_resume', 'coupon_task_cancel', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
                'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
                'coupon_channel_secret', 'coupon_notification_replay',

@@ -214,6 +214,11 @@ late AS MATERIALIZED (
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())
         ORDER BY o.next_at LIMIT 1) o
     WHERE c.enabled),
+tasks AS MATERIALIZED (
+    SELECT count(*) FILTER (WHERE t.state = 'failed') AS failed,
+           count(*) FILTER (WHERE t.state <> 'failed' AND t.last_error = 'not_published'
+                            AND t.retry_at > clock_timestamp() - interval '10 seconds') AS waiting
+    FROM @extschema@.coupon_task t WHERE t.state IN ('pending', 'in_progress', 'failed')),
 dead AS MATERIALIZED (
     SELECT count(*) AS n FROM (SELECT FROM @extschema@.coupon_notification_history o
         WHERE o.state = 'dead' LIMIT 100001) x)
@@ -295,6 +300,12 @@ SELECT 'dead_pushes', CASE WHEN n = 0 THEN 'ok' ELSE 'warning' END,
        format('%s notifications were given up', CASE WHEN n > 100000 THEN 'over 100000' ELSE n::text END),
        CASE WHEN n > 0 THEN 'last_error in coupon_notification_history says why; then SELECT * FROM coupon_notification_replay()' END
 FROM dead
+UNION ALL
+SELECT 'tasks', CASE WHEN failed = 0 AND waiting = 0 THEN 'ok' ELSE 'warning' END,
+       format('%s distributions have failed, %s wait for their template', failed, waiting),
+       CASE WHEN failed > 0 THEN 'fail_reason in coupon_task_progress says why; then SELECT coupon_task_submit(task_id)'
+            WHEN waiting > 0 THEN 'publish the templates of the tasks whose last_error is not_published, or pause or cancel these' END
+FROM tasks
 UNION ALL
 SELECT 'durability',
        CASE WHEN current_setting('fsync') = 'off' OR current_setting('full_page_writes') = 'off' THEN 'critical'

@@ -10,7 +10,7 @@ CREATE TABLE @extschema@.coupon_task (
     first_row    bigint NOT NULL DEFAULT 2 CHECK (first_row > 0),
     request_id   text UNIQUE,
     state        text NOT NULL DEFAULT 'draft'
-                 CHECK (state IN ('draft', 'pending', 'in_progress', 'success', 'failed', 'cancelled')),
+                 CHECK (state IN ('draft', 'pending', 'in_progress', 'paused', 'success', 'failed', 'cancelled')),
     fail_reason  text,
     send_at      timestamptz,
     lines        bigint,
@@ -20,9 +20,14 @@ CREATE TABLE @extschema@.coupon_task (
     last_error   text,
     retry_at     timestamptz,
     created_at   timestamptz NOT NULL DEFAULT statement_timestamp(),
+    created_by   text NOT NULL DEFAULT session_user,
     submitted_at timestamptz,
+    submitted_by text,
     started_at   timestamptz,
-    finished_at  timestamptz
+    paused_at    timestamptz,
+    paused_by    text,
+    finished_at  timestamptz,
+    cancelled_by text
 );
 COMMENT ON TABLE @extschema@.coupon_task IS 'a distribution: one coupon of a template for each user of a file';
 COMMENT ON COLUMN @extschema@.coupon_task.shop_number IS 'of the template; null: of the platform';
@@ -31,6 +36,8 @@ COMMENT ON COLUMN @extschema@.coupon_task.first_row IS 'number of the first reco
 COMMENT ON COLUMN @extschema@.coupon_task.send_at IS 'not to be run before';
 COMMENT ON COLUMN @extschema@.coupon_task.lines IS 'records in the file; null until it is sealed';
 COMMENT ON COLUMN @extschema@.coupon_task.issued IS 'null until the task has ended; coupon_task_progress tells it before';
+COMMENT ON COLUMN @extschema@.coupon_task.created_by IS 'who was logged in; so are the others';
+COMMENT ON COLUMN @extschema@.coupon_task.paused_at IS 'last; still there when it has been resumed';
 COMMENT ON COLUMN @extschema@.coupon_task.attempts IS 'errors in a row';
 COMMENT ON COLUMN @extschema@.coupon_task.retry_at IS 'after an error, not to be run before';
 CREATE INDEX coupon_task_due ON @extschema@.coupon_task (send_at) WHERE state IN ('pending', 'in_progress');
@@ -95,11 +102,48 @@ COMMENT ON FUNCTION @extschema@.coupon_task_create(text, bigint, text[], bigint,
     'makes a distribution and its stage table, to be filled by \copy (user_id) or INSERT';
 
 CREATE FUNCTION @extschema@.coupon_task_submit(task_id bigint, send_at timestamptz DEFAULT NULL)
-    RETURNS TABLE (code int, outcome text, lines bigint)
+    RETURNS TABLE (code int, outcome text, lines bigint, warnings text[])
     LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'coupon_task_submit';
 COMMENT ON FUNCTION @extschema@.coupon_task_submit(bigint, timestamptz) IS
-    'seals the file of a task and has it run at send_at (null: now); also changes the time, and resumes a failed task';
+    'seals the file of a task and has it run at send_at (null: now); also changes the time, and resumes a failed task; warnings: what coupon_task_check has to say of the template, the stock and the channels';
+
+CREATE FUNCTION @extschema@.coupon_task_pause(task_id bigint)
+    RETURNS TABLE (code int, outcome text)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_task_pause';
+COMMENT ON FUNCTION @extschema@.coupon_task_pause(bigint) IS
+    'holds a task after the batch that is running, until coupon_task_resume';
+
+CREATE FUNCTION @extschema@.coupon_task_resume(task_id bigint)
+    RETURNS TABLE (code int, outcome text)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
+    AS 'MODULE_PATHNAME', 'coupon_task_resume';
+COMMENT ON FUNCTION @extschema@.coupon_task_resume(bigint) IS 'lets a paused task go on where it was';
+
+CREATE FUNCTION @extschema@.coupon_task_check(task_id bigint)
+    RETURNS TABLE (check_name text, verdict text, n bigint)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 7
+    AS 'MODULE_PATHNAME', 'coupon_task_check';
+COMMENT ON FUNCTION @extschema@.coupon_task_check(bigint) IS
+    'what running a task would do: its lines, those that would get nothing, the stock, the template at its time, the channels; changes nothing';
+
+CREATE FUNCTION @extschema@.coupon_stage_user(user_id text) RETURNS bigint
+    LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+    AS 'MODULE_PATHNAME', 'coupon_stage_user';
+COMMENT ON FUNCTION @extschema@.coupon_stage_user(text) IS 'a user id as it stands in a file, null: it is none; part of coupon_task_check';
+
+CREATE FUNCTION @extschema@.coupon_task_causes()
+    RETURNS TABLE (cause text, message_en text, message_zh text)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+        SELECT * FROM (VALUES
+            ('already_received', 'The user has this coupon already.', '用户已拥有该优惠券'),
+            ('out_of_stock', 'No coupon was left.', '优惠券库存不足'),
+            ('invalid_user_id', 'The line has no valid user id.', '用户编号无效'),
+            ('duplicate_line', 'The user is in the file before.', '文件中用户重复')) v (cause, message_en, message_zh);
+    END;
+COMMENT ON FUNCTION @extschema@.coupon_task_causes() IS 'the causes in coupon_task_failure, with texts to show';
 
 CREATE FUNCTION @extschema@.coupon_task_clear(task_id bigint)
     RETURNS TABLE (code int, outcome text, lines bigint)
@@ -129,10 +173,14 @@ CREATE VIEW @extschema@.coupon_task_progress WITH (security_barrier) AS
 SELECT t.id AS task_id, t.name, t.template_id, t.state, t.fail_reason, t.lines,
        n.issued + n.failed AS done, n.issued, n.failed, n.put_off,
        round(n.rate)::bigint AS lines_per_second,
-       CASE WHEN t.state = 'in_progress' AND n.rate > 0
-            THEN n.last_done + make_interval(secs => (t.lines - n.issued - n.failed) / n.rate) END
+       CASE WHEN t.state = 'in_progress' AND r.rate > 0
+            THEN n.last_done + make_interval(secs => (t.lines - n.issued - n.failed) / r.rate) END
            AS estimated_end,
-       t.send_at, t.started_at, t.finished_at, t.attempts, t.last_error
+       t.send_at, t.started_at, t.finished_at, t.attempts, t.last_error,
+       (SELECT jsonb_object_agg(c.cause, c.n) FROM (
+            SELECT f.cause, count(*) AS n FROM @extschema@.coupon_task_failure f
+            WHERE f.task_id = t.id GROUP BY f.cause) c) AS failed_by_cause,
+       t.created_at, t.created_by, t.submitted_at, t.submitted_by, t.paused_at, t.paused_by, t.cancelled_by
 FROM @extschema@.coupon_task t
 CROSS JOIN LATERAL (
     SELECT COALESCE(t.issued, sum(b.issued), 0)::bigint AS issued,
@@ -144,9 +192,17 @@ CROSS JOIN LATERAL (
                      / nullif(extract(epoch FROM COALESCE(t.finished_at, max(b.done_at)) - t.started_at), 0)::float8
            END AS rate
     FROM @extschema@.coupon_task_batch b WHERE b.task_id = t.id) n
+CROSS JOIN LATERAL (
+    SELECT sum(l.handled) FILTER (WHERE l.place < l.n)::float8
+           / nullif(extract(epoch FROM max(l.done_at) - min(l.done_at)), 0)::float8 AS rate
+    FROM (SELECT b.issued + b.failed AS handled, b.done_at, count(*) OVER () AS n,
+                 row_number() OVER (ORDER BY b.done_at DESC) AS place
+          FROM (SELECT * FROM @extschema@.coupon_task_batch o
+                WHERE o.task_id = t.id AND o.done_at IS NOT NULL
+                ORDER BY o.done_at DESC LIMIT 20) b) l) r
 WHERE @extschema@.coupon_shop_allowed(t.shop_number);
 COMMENT ON VIEW @extschema@.coupon_task_progress IS
-    'distributions: lines done, issued and failed, speed since the start, and when the rest will be done at that speed';
+    'distributions: lines done, issued and failed, speed since the start, and when the rest will be done at the speed of the last batches';
 
 -- Bound operators see the tasks of their shop.
 ALTER TABLE @extschema@.coupon_task ENABLE ROW LEVEL SECURITY;

@@ -63,6 +63,14 @@ static OwnerQuery batch_size_of = {
 	" AND (leased_until IS NULL OR leased_until OPERATOR(pg_catalog.<=)" \
 	"  pg_catalog.clock_timestamp())"
 
+static OwnerQuery delete_of_task = {
+	"DELETE FROM %1$s.coupon_notification WHERE id OPERATOR(pg_catalog.=) ANY (ARRAY("
+	" SELECT id FROM %1$s.coupon_notification WHERE task_id OPERATOR(pg_catalog.=) $1"
+	" AND (leased_until IS NULL OR leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
+	" FOR UPDATE SKIP LOCKED))",
+	1, {INT8OID}
+};
+
 static OwnerQuery delete_only = {
 	"DELETE FROM %1$s.coupon_notification WHERE id OPERATOR(pg_catalog.=) $1"
 	" AND user_ids OPERATOR(pg_catalog.=) ARRAY[$2]" NOT_LEASED,
@@ -293,4 +301,16 @@ OutboxWithdraw(int64 id, int64 user_id)
 	return QueryRun(&delete_only, args, NULL) > 0 ||
 		QueryRun(&remove_from, args, NULL) > 0 ||
 		QueryRun(&delete_only, args, NULL) > 0;
+}
+
+/*
+ * OutboxWithdrawTask takes back what a task announces and nobody is sending.  Between
+ * QueryBegin and QueryEnd of the caller's.
+ */
+void
+OutboxWithdrawTask(int64 task_id)
+{
+	Datum		arg = Int64GetDatum(task_id);
+
+	QueryRun(&delete_of_task, &arg, NULL);
 }

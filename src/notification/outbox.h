@@ -72,5 +72,6 @@ extern void OutboxEnd(OutboxAdded *added);
 extern void OutboxAddCoupons(int channels, int64 template_id, int64 task_id,
 							 const int64 *users, int nusers);
 extern bool OutboxWithdraw(int64 id, int64 user_id);
+extern void OutboxWithdrawTask(int64 task_id);
 
 #endif							/* COUPON_OUTBOX_H */

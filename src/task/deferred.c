@@ -131,10 +131,11 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	TaskRequestId(task, request_id);
 	claim.request.template_id = task->template_id;
 	claim.request.request_id = request_id;
-	claim.request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK);
+	claim.request.open_to = TASK_OPEN_TO;
+	claim.request.early = true;
 	claim.request.now = GetCurrentTimestamp();
 	claim.request.limit_cap = 1;
-	claim.request.source = TaskSource(&view);
+	claim.request.source = TASK_SOURCE;
 	claim.request.roles = ROLE_OPERATOR;
 	if (!ClaimUnlessKeptOut(&claim) || claim.result.kept_out)
 	{

@@ -123,6 +123,16 @@ static OwnerQuery note_error = {
 	2, {INT8OID, TEXTOID}
 };
 
+/* A template that is not published may yet be. */
+static OwnerQuery wait_for_template = {
+	"UPDATE %1$s.coupon_task SET last_error = $2,"
+	" retry_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+)"
+	"  pg_catalog.make_interval(secs => 5::pg_catalog.float8)"
+	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
+	2, {INT8OID, TEXTOID}
+};
+
 static OwnerQuery forget_errors = {
 	"UPDATE %1$s.coupon_task SET attempts = 0, retry_at = NULL"
 	" WHERE id OPERATOR(pg_catalog.=) (SELECT id FROM %1$s.coupon_task"
@@ -225,6 +235,23 @@ FinishTask(const Run *run)
 		TaskEnd(run->task_id, TASK_SUCCESS);
 }
 
+/* The template is not published: the task waits, and a person is told. */
+static void
+WaitForTemplate(const Run *run)
+{
+	Datum		args[2] = {Int64GetDatum(run->task_id), CStringGetTextDatum(OutcomeName(run->code))};
+	QueryScope	scope;
+
+	if (run->foreground)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("the template of task %lld is not published", (long long) run->task_id),
+				 errhint("Publish it and run the task again; what was issued stays.")));
+	QueryBegin(&scope);
+	QueryRun(&wait_for_template, args, NULL);
+	QueryEnd(&scope);
+}
+
 /* What is to be done after the last step, in a transaction of its own. */
 static StepResult
 TakeStep(Run *run, StepResult last)
@@ -240,6 +267,11 @@ TakeStep(Run *run, StepResult last)
 			DistributeWaitForOthers(run->task_id, run->alone);
 			return STEP_MORE;
 		case STEP_REFUSED:
+			if (run->code == OUTCOME_NOT_PUBLISHED)
+			{
+				WaitForTemplate(run);
+				return STEP_OVER;
+			}
 			TaskFail(run->task_id, run->submitted_at, OutcomeName(run->code));
 			/* It may have been submitted anew; another run is due then. */
 			return run->foreground ? STEP_MORE : STEP_OVER;
@@ -298,6 +330,11 @@ SubmitIfDraft(int64 task_id)
 				 errmsg("task %lld does not exist", (long long) task_id)));
 	if (task.state == TASK_PENDING || task.state == TASK_IN_PROGRESS)
 		return;
+	if (task.state == TASK_PAUSED)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_TASK_STATE),
+				 errmsg("task %lld is paused", (long long) task_id),
+				 errhint("SELECT coupon_task_resume(%lld) lets it go on.", (long long) task_id)));
 	code = TaskSubmit(task_id, true, 0, &task);
 	if (code == OUTCOME_EMPTY)
 		ereport(ERROR,
@@ -510,22 +547,31 @@ TaskJob(bool woken)
 	return never ? JOB_LONGEST_MS : (long) Min(Max(ms, JOB_PAUSE_MS), JOB_LONGEST_MS);
 }
 
+/* A call whose task has not come to its end says so. */
 static void
-WarnOfFailure(int64 task_id)
+RequireSuccess(int64 task_id)
 {
 	Datum		arg = Int64GetDatum(task_id);
 	QueryScope	scope;
 	bool		isnull;
+	const char *state;
 
 	QueryBegin(&scope);
-	if (QueryRun(&how_ended, &arg, NULL) == 1 &&
-		strcmp(TextDatumGetCString(QueryRequired(0, 1, TEXTOID)), "failed") == 0)
-		ereport(WARNING,
-				(errcode(ERRCODE_COUPON_TASK_STATE),
-				 errmsg("task %lld has failed: %s", (long long) task_id,
-						TextDatumGetCString(QueryValue(0, 2, &isnull))),
-				 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again.",
-						 (long long) task_id)));
+	if (QueryRun(&how_ended, &arg, NULL) == 1)
+	{
+		state = TextDatumGetCString(QueryRequired(0, 1, TEXTOID));
+		if (strcmp(state, "failed") == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_COUPON_TASK_STATE),
+					 errmsg("task %lld has failed: %s", (long long) task_id,
+							TextDatumGetCString(QueryValue(0, 2, &isnull))),
+					 errhint("Correct the template, then SELECT coupon_task_submit(%lld) and run it again; what was issued stays.",
+							 (long long) task_id)));
+		if (strcmp(state, "success") != 0)
+			ereport(WARNING,
+					(errcode(ERRCODE_COUPON_TASK_STATE),
+					 errmsg("task %lld is %s", (long long) task_id, state)));
+	}
 	QueryEnd(&scope);
 }
 
@@ -546,7 +592,7 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	ProcedureNextTransaction();
 	(void) RunTask(&run, 0, NULL);
 	ReportProgress(&run, 0);
-	WarnOfFailure(run.task_id);
+	RequireSuccess(run.task_id);
 	ProcedureEnd();
 	return (Datum) 0;
 }

@@ -370,6 +370,31 @@ StageRead(int64 task_id, int64 first_line, int64 last_line,
 }
 
 /*
+ * StageLook counts the lines of a stage by what would become of them.  Between QueryBegin
+ * and QueryEnd of the caller's.
+ */
+void
+StageLook(int64 task_id, int64 template_id, StageSurvey *survey)
+{
+	const char *schema = quote_identifier(CatalogGet()->schema);
+	bool		isnull;
+
+	RequireStage(task_id, AccessShareLock);
+	Execute(psprintf("SELECT pg_catalog.count(*), pg_catalog.count(*) OPERATOR(pg_catalog.-) pg_catalog.count(u),"
+					 " pg_catalog.count(u) OPERATOR(pg_catalog.-) pg_catalog.count(DISTINCT u),"
+					 " pg_catalog.count(DISTINCT u) FILTER (WHERE EXISTS (SELECT FROM %s.user_coupon c"
+					 "  WHERE c.template_id OPERATOR(pg_catalog.=) " INT64_FORMAT "::bigint"
+					 "  AND c.user_id OPERATOR(pg_catalog.=) u))"
+					 " FROM (SELECT %s.coupon_stage_user(s.user_id) AS u FROM %s s OFFSET 0) x",
+					 schema, template_id, schema, StageName(task_id)),
+			SPI_OK_SELECT);
+	survey->lines = DatumGetInt64(QueryValue(0, 1, &isnull));
+	survey->invalid = DatumGetInt64(QueryValue(0, 2, &isnull));
+	survey->duplicate = DatumGetInt64(QueryValue(0, 3, &isnull));
+	survey->held = DatumGetInt64(QueryValue(0, 4, &isnull));
+}
+
+/*
  * coupon_stage_guard(task_id): on a stage table, BEFORE each statement.
  */
 Datum

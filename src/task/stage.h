@@ -9,7 +9,17 @@
 
 #define SECTION_BATCHES 32		/* of a section, at most; their numbers follow each other */
 
+/* What is in a stage. */
+typedef struct StageSurvey
+{
+	int64		lines;
+	int64		invalid;
+	int64		duplicate;		/* of a valid line before */
+	int64		held;			/* users who have the template already */
+} StageSurvey;
+
 extern Oid	StageOid(int64 task_id);
+extern void StageLook(int64 task_id, int64 template_id, StageSurvey *survey);
 extern void StageCreate(int64 task_id, Oid loader);
 extern int64 StageClear(int64 task_id);
 extern void StageDrop(int64 task_id);

@@ -36,12 +36,16 @@
 #include "base/outcome.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
+#include "notification/outbox.h"
+#include "task/check.h"
 #include "task/stage.h"
 #include "task/task.h"
 
 PG_FUNCTION_INFO_V1(coupon_task_create);
 PG_FUNCTION_INFO_V1(coupon_task_submit);
 PG_FUNCTION_INFO_V1(coupon_task_clear);
+PG_FUNCTION_INFO_V1(coupon_task_pause);
+PG_FUNCTION_INFO_V1(coupon_task_resume);
 PG_FUNCTION_INFO_V1(coupon_task_cancel);
 
 #define MAX_NAME 200			/* characters, as the CHECK has it */
@@ -51,6 +55,7 @@ static const char *const state_names[] = {
 	[TASK_DRAFT] = "draft",
 	[TASK_PENDING] = "pending",
 	[TASK_IN_PROGRESS] = "in_progress",
+	[TASK_PAUSED] = "paused",
 	[TASK_SUCCESS] = "success",
 	[TASK_FAILED] = "failed",
 	[TASK_CANCELLED] = "cancelled",
@@ -58,7 +63,7 @@ static const char *const state_names[] = {
 
 static OwnerQuery read_task = {
 	"SELECT state, template_id, first_row, COALESCE(lines, 0), attempts, notify,"
-	" submitted_at, shop_number"
+	" submitted_at, shop_number, send_at"
 	" FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1"
 	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
 	2, {INT8OID, INT8ARRAYOID}
@@ -82,15 +87,31 @@ static OwnerQuery task_of_request = {
 
 static OwnerQuery make_pending = {
 	"UPDATE %1$s.coupon_task SET state = 'pending'::pg_catalog.text, lines = $2, send_at = $3,"
-	" submitted_at = pg_catalog.clock_timestamp(), fail_reason = NULL,"
+	" submitted_at = pg_catalog.clock_timestamp(), submitted_by = session_user, fail_reason = NULL,"
 	" attempts = 0, last_error = NULL, retry_at = NULL, finished_at = NULL"
 	" WHERE id OPERATOR(pg_catalog.=) $1",
 	3, {INT8OID, INT8OID, TIMESTAMPTZOID}
 };
 
+static OwnerQuery pause_task = {
+	"UPDATE %1$s.coupon_task SET state = 'paused'::pg_catalog.text,"
+	" paused_at = pg_catalog.clock_timestamp(), paused_by = session_user"
+	" WHERE id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
+static OwnerQuery resume_task = {
+	"UPDATE %1$s.coupon_task SET state = CASE WHEN started_at IS NULL"
+	" THEN 'pending'::pg_catalog.text ELSE 'in_progress'::pg_catalog.text END,"
+	" attempts = 0, last_error = NULL, retry_at = NULL"
+	" WHERE id OPERATOR(pg_catalog.=) $1",
+	1, {INT8OID}
+};
+
 static OwnerQuery end_task = {
 	"UPDATE %1$s.coupon_task t SET state = $2, issued = n.issued, failed = n.failed,"
-	" finished_at = pg_catalog.clock_timestamp(), retry_at = NULL"
+	" finished_at = pg_catalog.clock_timestamp(), retry_at = NULL,"
+	" cancelled_by = CASE WHEN $2 OPERATOR(pg_catalog.=) 'cancelled'::pg_catalog.text THEN session_user END"
 	" FROM (SELECT COALESCE(pg_catalog.sum(b.issued), 0)::bigint AS issued,"
 	"   COALESCE(pg_catalog.sum(b.failed), 0)::bigint AS failed"
 	"   FROM %1$s.coupon_task_batch b WHERE b.task_id OPERATOR(pg_catalog.=) $1) n"
@@ -163,15 +184,6 @@ TaskRequestId(const Task *task, char *request_id)
 	snprintf(request_id, TASK_REQUEST_ID, "task " INT64_FORMAT, task->id);
 }
 
-/*
- * TaskSource returns the source that is stored with coupons of a task.
- */
-const char *
-TaskSource(const TemplateView *view)
-{
-	return view->attrs.has_shop ? "shop" : "platform";
-}
-
 static uint32
 ChannelBits(ArrayType *names)
 {
@@ -225,6 +237,9 @@ TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task)
 		task->submitted_at = DatumGetTimestampTz(QueryValue(0, 7, &isnull));
 		task->shop_number = DatumGetInt64(QueryValue(0, 8, &isnull));
 		task->has_shop = !isnull;
+		task->send_at = DatumGetTimestampTz(QueryValue(0, 9, &isnull));
+		if (isnull)
+			task->send_at = GetCurrentTimestamp();
 	}
 	QueryEnd(&scope);
 	return found ? TASK_FOUND : TASK_NOT_FOUND;
@@ -269,6 +284,8 @@ TaskEnd(int64 task_id, TaskState state)
 	QueryRun(&lock_batches, args, NULL);
 	QueryRun(&delete_batches, args, NULL);
 	QueryRun(&delete_put_off, args, NULL);
+	if (state == TASK_CANCELLED)
+		OutboxWithdrawTask(task_id);
 	StageDrop(task_id);
 	QueryEnd(&scope);
 }
@@ -451,6 +468,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 	RequireReadCommitted();
 	if (!TaskRead(task_id, TASK_FOR_UPDATE, task))
 		return OUTCOME_NOT_FOUND;
+	task->send_at = now || TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at;
 	if (task->state != TASK_DRAFT && task->state != TASK_PENDING &&
 		task->state != TASK_FAILED)
 		return OUTCOME_WRONG_STATE;
@@ -462,7 +480,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 	{
 		args[0] = Int64GetDatum(task_id);
 		args[1] = Int64GetDatum(task->lines);
-		args[2] = TimestampTzGetDatum(now || TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at);
+		args[2] = TimestampTzGetDatum(task->send_at);
 		QueryRun(&make_pending, args, NULL);
 		task->state = TASK_PENDING;
 		WakeWorkerAtCommit(WAKE_TASKS);
@@ -472,15 +490,15 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 }
 
 /*
- * coupon_task_submit(task_id, send_at) → code, outcome, lines
+ * coupon_task_submit(task_id, send_at) → code, outcome, lines, warnings
  */
 Datum
 coupon_task_submit(PG_FUNCTION_ARGS)
 {
 	Task		task = {0};
 	int			code;
-	Datum		values[3];
-	bool		nulls[3] = {false};
+	Datum		values[4];
+	bool		nulls[4] = {false};
 
 	ArgRequire(fcinfo, 0, "task_id");
 	InitMaterializedSRF(fcinfo, 0);
@@ -490,8 +508,64 @@ coupon_task_submit(PG_FUNCTION_ARGS)
 	values[1] = CStringGetTextDatum(OutcomeName(code));
 	values[2] = Int64GetDatum(task.lines);
 	nulls[2] = code == OUTCOME_NOT_FOUND;
+	nulls[3] = code != OUTCOME_OK;
+	if (code == OUTCOME_OK)
+		values[3] = TaskWarnings(&task);
 	PutRow(fcinfo, values, nulls);
 	return (Datum) 0;
+}
+
+/* Pause or resume: code, outcome; again is well, too. */
+static Datum
+ChangeState(FunctionCallInfo fcinfo, bool pause)
+{
+	Task		task;
+	int			code = OUTCOME_WRONG_STATE;
+	bool		is_open;
+	Datum		task_id;
+	Datum		values[2];
+	bool		nulls[2] = {false};
+
+	ArgRequire(fcinfo, 0, "task_id");
+	task_id = PG_GETARG_DATUM(0);
+	InitMaterializedSRF(fcinfo, 0);
+	RequireReadCommitted();
+	if (!TaskRead(DatumGetInt64(task_id), TASK_FOR_UPDATE, &task))
+		code = OUTCOME_NOT_FOUND;
+	else if ((is_open = task.state == TASK_PENDING || task.state == TASK_IN_PROGRESS) ||
+			 task.state == TASK_PAUSED)
+	{
+		QueryScope	scope;
+
+		code = OUTCOME_OK;
+		QueryBegin(&scope);
+		if (is_open == pause)
+			QueryRun(pause ? &pause_task : &resume_task, &task_id, NULL);
+		QueryEnd(&scope);
+		WakeWorkerAtCommit(WAKE_TASKS);
+	}
+	values[0] = Int32GetDatum(code);
+	values[1] = CStringGetTextDatum(OutcomeName(code));
+	PutRow(fcinfo, values, nulls);
+	return (Datum) 0;
+}
+
+/*
+ * coupon_task_pause(task_id) → code, outcome: hold a task, after the batches that run.
+ */
+Datum
+coupon_task_pause(PG_FUNCTION_ARGS)
+{
+	return ChangeState(fcinfo, true);
+}
+
+/*
+ * coupon_task_resume(task_id) → code, outcome: let it go on.
+ */
+Datum
+coupon_task_resume(PG_FUNCTION_ARGS)
+{
+	return ChangeState(fcinfo, false);
 }
 
 /*

@@ -12,6 +12,7 @@ typedef enum TaskState
 	TASK_DRAFT,
 	TASK_PENDING,
 	TASK_IN_PROGRESS,
+	TASK_PAUSED,
 	TASK_SUCCESS,
 	TASK_FAILED,
 	TASK_CANCELLED
@@ -43,15 +44,17 @@ typedef struct Task
 	int32		attempts;
 	uint32		notify;			/* channels to tell users through, as bits */
 	TimestampTz submitted_at;	/* last; 0: never */
+	TimestampTz send_at;		/* now, where none was said */
 } Task;
 
 #define TASK_REQUEST_ID 32		/* bytes */
+#define TASK_SOURCE "platform"	/* of coupons that a task gives */
+#define TASK_OPEN_TO (TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) | TEMPLATE_OPEN_TO(TEMPLATE_TASK))
 
 extern TaskFound TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task);
 extern bool TaskRead(int64 task_id, TaskLock lock, Task *task);
 extern bool TaskOwnsTemplate(const Task *task, const TemplateView *view);
 extern void TaskRequestId(const Task *task, char *request_id);
-extern const char *TaskSource(const TemplateView *view);
 extern const char *TaskStateName(TaskState state);
 extern int	TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task);
 extern void TaskEnd(int64 task_id, TaskState state);

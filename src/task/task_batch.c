@@ -225,9 +225,10 @@ ReserveUnits(Batch *batch, int64 wanted, int64 *got)
 			!TaskOwnsTemplate(batch->task, &batch->view))
 			return OUTCOME_NOT_FOUND;
 		batch->now = GetCurrentTimestamp();
-		code = TemplateJudge(&batch->view,
-							 TEMPLATE_OPEN_TO(TEMPLATE_ANYONE) |
-							 TEMPLATE_OPEN_TO(TEMPLATE_TASK), batch->now);
+		code = TemplateJudge(&batch->view, TASK_OPEN_TO, batch->now);
+		/* Users may get it before the others may pick it up. */
+		if (code == OUTCOME_NOT_STARTED)
+			code = OUTCOME_OK;
 		if (code != OUTCOME_OK || wanted == 0)
 			return code;
 
@@ -260,7 +261,7 @@ InsertWanted(Batch *batch, Line *lines, int nlines, bool direct)
 	int			made;
 
 	common.template_id = batch->task->template_id;
-	common.source = TaskSource(&batch->view);
+	common.source = TASK_SOURCE;
 	common.request_id = batch->request_id;
 	common.received_at = batch->now;
 	TemplateUseWindow(&batch->view, batch->now, &common.use_start, &common.use_end);
