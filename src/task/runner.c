@@ -570,7 +570,7 @@ RequireSuccess(int64 task_id)
 		if (strcmp(state, "success") != 0)
 			ereport(WARNING,
 					(errcode(ERRCODE_COUPON_TASK_STATE),
-					 errmsg("task %lld is %s", (long long) task_id, state)));
+					 errmsg("the task is %s: not all of its lines were handled", state)));
 	}
 	QueryEnd(&scope);
 }
