@@ -158,3 +158,9 @@ SELECT outcome FROM coupon_template_create('another kind', 10, 1, '{"shop_number
 UPDATE coupon_template SET status = 'offline' WHERE shop_number = 71 AND name = 'welcome 5';
 SELECT outcome FROM coupon_template_change(:late, '{"status": "published"}');
 DELETE FROM coupon_template WHERE shop_number IN (71, 72);
+
+-- No part of use_validity is negative
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '1 mon -719:00:00');
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '1 hour -1 min');
+INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '1 hour -61 min');
+DELETE FROM coupon_template WHERE name = 'x';

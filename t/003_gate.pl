@@ -98,6 +98,22 @@ $claimer->query_safe('BEGIN; SELECT coupon_receive(3, 2)');
 my $one = seconds_of(1);
 cmp_ok(seconds_of(6), '<', 3 * $one, 'six of them not much later than one');
 $claimer->query_safe('COMMIT');
+# Who acts for many templates waits at no gate of one: registrations, pages, the worker.
+q1(q{INSERT INTO coupon_template (id, name, category, total_stock, discount_value, status) VALUES
+	(11, 'gated', 'new_user', 10, 1, 'published'), (12, 'other', 'new_user', 10, 1, 'published'), (13, 'given', 'promotion', 10, 1, 'published')});
+q1('SELECT coupon_stock_left(11), coupon_stock_left(13)');
+$claimer->query_safe('BEGIN; SELECT coupon_give(11, 1); SELECT coupon_give(13, 1)');
+new_admin();
+$admin->query_until(qr/start/, "\\echo start\nSELECT coupon_stock_rebuild(11);\n");
+waits('Extension');
+q1(q{UPDATE coupon_template SET usage_note = 'changed' WHERE id = 11});
+is(q1('SELECT template_id, outcome FROM coupon_receive_new_user(2) ORDER BY 1'), "11|out_of_stock\n12|ok", 'a registration passes by a gate');
+is(q1('SELECT id, stock_left FROM coupon_browse() WHERE id IN (11, 12) ORDER BY 1'), "11|10\n12|9", 'a page is shown');
+is(q1('SELECT coupon_stock_left(11)'), '10', 'and a stock');
+is(q1('SELECT template_id, outcome FROM coupon_receive_new_user(1) ORDER BY 1'), "11|out_of_stock\n12|ok", 'an open claim of the user himself is not waited for');
+$claimer->query_safe('COMMIT');
+$admin->query_safe('SELECT 1');
+is(q1('SELECT template_id, outcome FROM coupon_receive_new_user(2) ORDER BY 1'), "11|ok\n12|ok", 'and comes again');
 books_balance($node, 'gates');
 $claimer->quit; $other->quit; eval { $admin->quit };
 $node->stop;

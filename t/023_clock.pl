@@ -51,6 +51,10 @@ cmp_ok(sql("SELECT extract(epoch FROM sent_at - due_at) FROM coupon_notification
 # An id that was made elsewhere does not push the generator.
 is(sql(q{INSERT INTO coupon_template (id, name, discount_value) VALUES (4000000000000000000, 'from elsewhere', 1);
 	SELECT coupon_next_id() < 4000000000000000000}), 't', 'an id from elsewhere');
+# A watermark that a restore brings, of a server whose clock was ahead, does.
+sql(q{INSERT INTO coupon_watermark (holder, upto) SELECT 0, coupon_next_id() + (80 * 86400000::bigint << 22)
+	ON CONFLICT (holder) DO UPDATE SET upto = excluded.upto});
+is(sql('SELECT coupon_next_id() > upto FROM coupon_watermark'), 't', 'ids stay above a watermark that was restored');
 $node->stop;
 stop_process($receiver);
 done_testing();

@@ -169,20 +169,16 @@ BEGIN
     END LOOP;
 END
 $$;
-REVOKE ALL ON TYPE @extschema@.remind_bitmap FROM PUBLIC;
--- Nor other row types: who has a column of one stops ALTER TABLE or ALTER TYPE.
+-- Who has a column of a type stops its ALTER TYPE.  Row types of tables are left as
+-- PostgreSQL has them: pg_dump would warn of each.
 DO $$
 DECLARE
     r record;
 BEGIN
-    FOR r IN SELECT c.reltype::regtype AS t FROM pg_class c
-             JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
-             JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
-             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-             UNION ALL SELECT t.oid::regtype FROM pg_type t
+    FOR r IN SELECT t.oid::regtype AS t FROM pg_type t
              JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
              JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
-             WHERE t.typnamespace = '@extschema@'::regnamespace AND t.typtype = 'c' LOOP
+             WHERE t.typnamespace = '@extschema@'::regnamespace AND t.typelem = 0 LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', r.t);
     END LOOP;
 END

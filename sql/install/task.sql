@@ -8,7 +8,7 @@ CREATE TABLE @extschema@.coupon_task (
     notify       text[] NOT NULL DEFAULT '{}'
                  CHECK (notify <@ @extschema@.coupon_channel_names() AND cardinality(notify) <= 5),
     first_row    bigint NOT NULL DEFAULT 2 CHECK (first_row > 0),
-    request_id   text UNIQUE,
+    request_id   text,
     state        text NOT NULL DEFAULT 'draft'
                  CHECK (state IN ('draft', 'pending', 'in_progress', 'paused', 'success', 'failed', 'cancelled')),
     fail_reason  text,
@@ -40,6 +40,8 @@ COMMENT ON COLUMN @extschema@.coupon_task.created_by IS 'who was logged in; so a
 COMMENT ON COLUMN @extschema@.coupon_task.paused_at IS 'last; still there when it has been resumed';
 COMMENT ON COLUMN @extschema@.coupon_task.attempts IS 'errors in a row';
 COMMENT ON COLUMN @extschema@.coupon_task.retry_at IS 'after an error, not to be run before';
+CREATE UNIQUE INDEX coupon_task_request ON @extschema@.coupon_task (shop_number, request_id)
+    NULLS NOT DISTINCT WHERE request_id IS NOT NULL;
 CREATE INDEX coupon_task_due ON @extschema@.coupon_task (send_at) WHERE state IN ('pending', 'in_progress');
 
 CREATE TABLE @extschema@.coupon_task_batch (

@@ -33,6 +33,8 @@ CREATE TABLE @extschema@.coupon_template (
                      CHECK (use_validity > '0' AND use_validity <= '100 years'
                             AND date_part('month', use_validity) >= 0
                             AND date_part('day', use_validity) >= 0
+                            AND date_part('hour', use_validity) >= 0
+                            AND date_part('minute', use_validity) >= 0
                             AND date_part('second', use_validity) >= 0),
     use_start        timestamptz,
     use_end          timestamptz,

@@ -191,6 +191,17 @@ IdNewest(void)
 	return shared == NULL ? 0 : IdOfTick(pg_atomic_read_u64(&shared->tick));
 }
 
+/*
+ * IdRaiseAbove sees to it that all ids to come are above this one: of a watermark that a
+ * restore brings, perhaps from a server whose clock is ahead.
+ */
+void
+IdRaiseAbove(int64 id)
+{
+	if (shared != NULL)
+		RaiseAbove(id);
+}
+
 /* Whether the tables of this database were looked at since the start. */
 static bool
 IsRaised(Oid relation, bool set)

@@ -13,6 +13,7 @@ extern void IdInit(void);
 extern void IdRequireUsable(void);
 extern int64 IdNext(void);
 extern int64 IdNewest(void);
+extern void IdRaiseAbove(int64 id);
 extern int64 IdHorizon(void);
 extern int64 IdSecondsAhead(void);
 extern TimestampTz IdTime(int64 id);

@@ -170,12 +170,21 @@ FindRepeated(ClaimWork *work)
 
 		if (result->code != UNDECIDED)
 			continue;
-		(void) LockUser(work, i, true);
+		if (!LockUser(work, i, !work->request->impatient))
+		{
+			result->code = OUTCOME_OUT_OF_STOCK;
+			continue;
+		}
 		LookAtUser(work, result->user_id, work->request->request_id, &rows, &open);
 		if (TransactionIdIsValid(open.xid) && !rows.repeated)
 		{
-			WaitForClaim(work, &open);
-			return false;
+			if (!work->request->impatient)
+			{
+				WaitForClaim(work, &open);
+				return false;
+			}
+			result->code = OUTCOME_OUT_OF_STOCK;
+			continue;
 		}
 		if (rows.repeated)
 		{

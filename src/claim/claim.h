@@ -21,6 +21,7 @@ typedef struct ClaimRequest
 	TimestampTz now;			/* by which the windows are judged */
 	bool		early;			/* also before the window begins */
 	int32		limit_cap;		/* 0: the template's limit alone */
+	bool		impatient;		/* what others have open is out of stock */
 } ClaimRequest;
 
 typedef struct ClaimResult

@@ -282,7 +282,8 @@ RegistrationTemplates(int *n)
 
 /*
  * coupon_receive_new_user(user_id): claim every open registration template for
- * a user, each once.
+ * a user, each once.  It is for many shops, and waits for none of them: what is held up by
+ * others is "out of stock", until the user comes again.
  */
 Datum
 coupon_receive_new_user(PG_FUNCTION_ARGS)
@@ -313,7 +314,11 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 		request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_REGISTRATION);
 		request.now = GetCurrentStatementStartTimestamp();
 		request.limit_cap = 1;
-		ClaimCoupons(&request, &user_id, 1, &result);
+		request.impatient = true;
+		if (TemplateIsGated(templates[i]))
+			result = (ClaimResult) {.user_id = user_id, .code = OUTCOME_OUT_OF_STOCK};
+		else
+			ClaimCoupons(&request, &user_id, 1, &result);
 
 		values[0] = Int64GetDatum(templates[i]);
 		FillResult(&result, values + 1, nulls + 1);

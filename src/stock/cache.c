@@ -35,7 +35,7 @@
 
 #define CACHE_PARTITIONS 32		/* a power of 2 */
 #define CACHE_MAX_USAGE 5
-#define CACHE_LEAST_SHARE 4
+#define CACHE_LEAST_SHARE 128
 
 typedef struct CacheShared
 {
@@ -336,7 +336,8 @@ CacheForgetDatabase(Oid database)
 int
 CacheShare(void)
 {
-	return Max(coupon_max_templates / MaxBackends, CACHE_LEAST_SHARE);
+	return Max(coupon_max_templates / MaxBackends,
+			   Min(coupon_max_templates / 4, CACHE_LEAST_SHARE));
 }
 
 /*

@@ -26,6 +26,7 @@
 
 #include "base/errors.h"
 #include "base/guc.h"
+#include "base/shop_role.h"
 #include "stock/stock.h"
 #include "stock/xact_changes.h"
 
@@ -89,8 +90,9 @@ FindPinned(const CacheKey *key)
 
 /*
  * Before units of one more entry are taken: raises VC004 where this transaction has pinned
- * its share of the cache and little is left, so that nobody's open transaction stops
- * the claims of others.  What two such transactions pin at the same moment is not seen.
+ * its share of the cache, and little is left or its role is bound to a shop; so that
+ * nobody's open transaction stops the claims of others.  What two such transactions pin at
+ * the same moment is not seen.
  */
 static void
 RefuseToCrowd(const CacheKey *key)
@@ -100,11 +102,12 @@ RefuseToCrowd(const CacheKey *key)
 	if (likely(ChangesHeld() < CacheShare()))
 		return;
 	entry = FindPinned(key);
-	if ((entry != NULL && ChangesUnits(entry) > 0) || !CacheIsCrowded())
+	if ((entry != NULL && ChangesUnits(entry) > 0) ||
+		(!RoleIsBound(ROLE_ANY) && !CacheIsCrowded()))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_CACHE_FULL),
-			 errmsg("this transaction has claims of %d templates in flight, and half of the places for templates are taken",
+			 errmsg("this transaction has claims of %d templates in flight, its share of the places for templates",
 					ChangesHeld()),
 			 errhint("Commit first, or raise \"coupon.max_templates\".")));
 }
@@ -347,6 +350,23 @@ StockOpenGate(const CacheKey *key)
 		entry->gated = false;
 	ChangesSetGate(NULL);
 	LWLockRelease(lock);
+}
+
+/*
+ * StockIsGated tells whether others keep new reservations of an entry out.
+ */
+bool
+StockIsGated(const CacheKey *key)
+{
+	LWLock	   *lock = CachePartitionLock(key);
+	CacheEntry *entry;
+	bool		gated;
+
+	LWLockAcquire(lock, LW_SHARED);
+	entry = CacheFind(key);
+	gated = entry != NULL && entry->gated && ChangesUnits(entry) == 0;
+	LWLockRelease(lock);
+	return gated;
 }
 
 /*

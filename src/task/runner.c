@@ -204,6 +204,9 @@ GiveCoupons(Run *run)
 	run->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
 		return STEP_OVER;
+	/* A worker has other shops to serve. */
+	if (!run->foreground && TemplateIsGated(task.template_id))
+		return STEP_BUSY;
 
 	result = DistributeBatch(&task, run->alone, &run->code);
 	if (result == STEP_LAST || result == STEP_BUSY)

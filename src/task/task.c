@@ -73,7 +73,7 @@ static OwnerQuery insert_task = {
 	"INSERT INTO %1$s.coupon_task"
 	" (name, template_id, shop_number, notify, first_row, request_id)"
 	" VALUES ($1, $2, $3, $4, $5, $6)"
-	" ON CONFLICT (request_id) DO NOTHING RETURNING id",
+	" ON CONFLICT (shop_number, request_id) WHERE request_id IS NOT NULL DO NOTHING RETURNING id",
 	6, {TEXTOID, INT8OID, INT8OID, TEXTARRAYOID, INT8OID, TEXTOID}
 };
 
@@ -81,8 +81,8 @@ static OwnerQuery task_of_request = {
 	"SELECT id, name OPERATOR(pg_catalog.=) $3 AND template_id OPERATOR(pg_catalog.=) $4"
 	"  AND notify OPERATOR(pg_catalog.=) $5 AND first_row OPERATOR(pg_catalog.=) $6"
 	" FROM %1$s.coupon_task WHERE request_id OPERATOR(pg_catalog.=) $1"
-	" AND ($2 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($2))",
-	6, {TEXTOID, INT8ARRAYOID, TEXTOID, INT8OID, TEXTARRAYOID, INT8OID}
+	" AND COALESCE(shop_number, 0) OPERATOR(pg_catalog.=) COALESCE($2, 0)",
+	6, {TEXTOID, INT8OID, TEXTOID, INT8OID, TEXTARRAYOID, INT8OID}
 };
 
 static OwnerQuery make_pending = {
@@ -377,18 +377,18 @@ CheckCreateArguments(FunctionCallInfo fcinfo)
  * is that of the call, or a whole file would get the wrong coupon.
  */
 static int64
-TaskOfRequest(FunctionCallInfo fcinfo, Datum request_id, Datum shops, char shops_null)
+TaskOfRequest(FunctionCallInfo fcinfo, Datum request_id, Datum shop, char shop_null)
 {
-	Datum		args[6] = {request_id, shops, PG_GETARG_DATUM(0), PG_GETARG_DATUM(1),
+	Datum		args[6] = {request_id, shop, PG_GETARG_DATUM(0), PG_GETARG_DATUM(1),
 	PG_GETARG_DATUM(2), PG_GETARG_DATUM(3)};
-	char		nulls[6] = {' ', shops_null, ' ', ' ', ' ', ' '};
+	char		nulls[6] = {' ', shop_null, ' ', ' ', ' ', ' '};
 
 	if (QueryRunLatest(&task_of_request, args, nulls) == 0 ||
 		!DatumGetBool(QueryRequired(0, 2, BOOLOID)))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("the request id is in use"),
-				 errdetail("It was given with another name, template, channels or first row, or by another shop."),
+				 errdetail("It was given with another name, template, channels or first row."),
 				 errhint("Use a UUID for each task, and the same arguments when you try again.")));
 	return DatumGetInt64(QueryRequired(0, 1, INT8OID));
 }
@@ -405,8 +405,6 @@ coupon_task_create(PG_FUNCTION_ARGS)
 	QueryScope	scope;
 	Datum		args[6];
 	char		nulls[6] = {' ', ' ', ' ', ' ', ' ', ' '};
-	Datum		shops;
-	char		shops_null;
 	bool		isnull;
 	int64		task_id;
 	Oid			stage;
@@ -425,7 +423,6 @@ coupon_task_create(PG_FUNCTION_ARGS)
 		args[5] = CStringGetTextDatum(request_id);
 	else
 		nulls[5] = 'n';
-	RoleBoundShops(ROLE_OPERATOR, &shops, &shops_null);
 
 	QueryBegin(&scope);
 	if (QueryRun(&insert_task, args, nulls) == 1)
@@ -434,7 +431,7 @@ coupon_task_create(PG_FUNCTION_ARGS)
 		StageCreate(task_id, caller);
 	}
 	else
-		task_id = TaskOfRequest(fcinfo, args[5], shops, shops_null);
+		task_id = TaskOfRequest(fcinfo, args[5], args[2], nulls[2]);
 	values[0] = Int64GetDatum(task_id);
 	stage = StageOid(task_id);
 	values[1] = ObjectIdGetDatum(stage);

@@ -13,6 +13,7 @@
 #include "base/catalog.h"
 #include "base/compat.h"
 #include "base/errors.h"
+#include "base/id.h"
 #include "base/installed.h"
 #include "base/owner_query.h"
 #include "stock/xact_changes.h"
@@ -59,7 +60,10 @@ coupon_watermark_guard(PG_FUNCTION_ARGS)
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
 	{
 		if (!FoldIsRunning())
+		{
 			(void) FoldLock(HolderOf(trigger, TriggerRow(trigger)), ExclusiveLock, true);
+			IdRaiseAbove(TriggerInt8(trigger, TriggerRow(trigger), "upto", 0));
+		}
 		return PointerGetDatum(MarkWatermark(trigger));
 	}
 	if (!FoldIsRunning())

@@ -26,6 +26,7 @@
 #include "base/id.h"
 #include "base/locks.h"
 #include "base/owner_query.h"
+#include "base/shop_role.h"
 #include "template/fold.h"
 
 #define FOLD_RETRY 1000			/* ms, while the horizon is held back */
@@ -313,6 +314,7 @@ coupon_fold(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false};
 
 	IdRequireUsable();
+	RoleRequireUnbound(ROLE_OPERATOR, "It holds up the folding of all shops.");
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_WRONG_ISOLATION),

@@ -207,7 +207,7 @@ TemplateUseWindow(const TemplateView *view, TimestampTz now,
 			DatumGetTimestampTz(DirectFunctionCall2(timestamp_pl_interval,
 													TimestampGetDatum(now),
 													IntervalPGetDatum(&attrs->use_validity)));
-	/* Months and days of opposite sign may add up to nothing. */
+	/* The CHECKs of the table see to it that it does not. */
 	if (*use_end <= *use_start)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
@@ -313,6 +313,21 @@ TemplateWait(const TemplateView *view, StockResult reason)
 }
 
 /*
+ * TemplateIsGated tells whether others keep reservations of a template out, for as long as
+ * they like: who acts for many templates passes by that one.
+ */
+bool
+TemplateIsGated(int64 template_id)
+{
+	CacheKey	key;
+
+	if (!CacheIsAttached())
+		return false;
+	CacheMakeKey(&key, CatalogGet()->template_table, template_id);
+	return StockIsGated(&key);
+}
+
+/*
  * TemplateCountRefusals counts refusals by outcome code, for coupon_stat.  It
  * takes no lock: at worst a refusal is counted for a template that has just
  * taken the entry over.
@@ -348,13 +363,14 @@ TemplateRecount(int64 template_id)
 }
 
 /*
- * TemplateFetchAnywhere is TemplateFetch for readers: on a standby, or without
- * shared memory, the template is read and its coupons counted from the tables.
+ * TemplateFetchAnywhere is TemplateFetch for readers: on a standby, without shared memory,
+ * or while a gate is closed, the template is read and its coupons counted from the tables.
  */
 bool
 TemplateFetchAnywhere(int64 template_id, TemplateView *view)
 {
-	if (CacheIsAttached() && !RecoveryInProgress())
+	/* A look waits for nobody at a gate. */
+	if (CacheIsAttached() && !RecoveryInProgress() && !TemplateIsGated(template_id))
 		return TemplateFetch(template_id, view);
 
 	/* As one's own: counted by rows, nothing shared. */

@@ -171,6 +171,18 @@ ReadStored(Stored *stored, uint64 rows)
 	stored->has_shop = !isnull;
 }
 
+/* Raises 42501 unless the caller is an operator of the shop, or of the platform. */
+static void
+RequireOperator(bool has_shop, int64 shop_number)
+{
+	if (!RoleSeesShop(ROLE_OPERATOR, has_shop, shop_number))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 !has_shop ? errmsg("you are not an operator of the platform") :
+				 errmsg("you are not an operator of shop %lld", (long long) shop_number),
+				 errhint("coupon_grant(role, 'operator', shop_number) makes one.")));
+}
+
 /*
  * A new user gets the coupons of all shops in one transaction: none may be so many that it
  * fails, or lasts.
@@ -179,10 +191,15 @@ static void
 RequireFewRegistrations(const Stored *stored)
 {
 	Datum		arg = Int64GetDatum(stored->id);
+	QueryScope	scope;
 	bool		isnull;
+	int64		n;
 
+	QueryBegin(&scope);
 	QueryRun(&open_registrations, &arg, NULL);
-	if (DatumGetInt64(QueryValue(0, 1, &isnull)) > MAX_REGISTRATIONS)
+	n = DatumGetInt64(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	if (n > MAX_REGISTRATIONS)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("shop %lld would have more than %d published templates for registration",
@@ -191,21 +208,17 @@ RequireFewRegistrations(const Stored *stored)
 }
 
 /*
- * What was written is taken back unless the caller is an operator of its shop, and the
- * shop may have it.  Ends the scope of the query.
+ * What was written is taken back unless the caller is an operator of its shop, as triggers
+ * have left it, and the shop may have it.
  */
 static void
-AcceptStored(const Stored *stored, QueryScope *scope)
+AcceptStored(const Stored *stored)
 {
+	if (!stored->found)
+		return;
+	RequireOperator(stored->has_shop, stored->shop_number);
 	if (stored->has_shop && !stored->repeated)
 		RequireFewRegistrations(stored);
-	QueryEnd(scope);
-	if (stored->found && !RoleSeesShop(ROLE_OPERATOR, stored->has_shop, stored->shop_number))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 !stored->has_shop ? errmsg("you are not an operator of the platform") :
-				 errmsg("you are not an operator of shop %lld", (long long) stored->shop_number),
-				 errhint("coupon_grant(role, 'operator', shop_number) makes one.")));
 }
 
 /* The shop of an operator of one shop, for a template that names none. */
@@ -321,6 +334,8 @@ coupon_template_create(PG_FUNCTION_ARGS)
 	args[4] = PG_GETARG_DATUM(3);
 	args[5] = Int64GetDatum(shop_number);
 	shop = ShopOf(PG_GETARG_JSONB_P(3), default_shop, shop_number, &shop_null);
+	/* Before an error can tell of another shop's rows. */
+	RequireOperator(!shop_null, DatumGetInt64(shop));
 
 	QueryBegin(&scope);
 	ReadMade(&stored,
@@ -336,7 +351,8 @@ coupon_template_create(PG_FUNCTION_ARGS)
 								   ColumnList(given, "r.")),
 						  6, types, args, nulls),
 			 args[3], shop, shop_null);
-	AcceptStored(&stored, &scope);
+	QueryEnd(&scope);
+	AcceptStored(&stored);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 
@@ -362,6 +378,13 @@ coupon_template_change(PG_FUNCTION_ARGS)
 	args[0] = PG_GETARG_DATUM(0);
 	args[1] = PG_GETARG_DATUM(1);
 	RoleBoundShops(ROLE_OPERATOR, &args[2], &nulls[2]);
+	if (given & SHOP_NUMBER)
+	{
+		bool		null;
+		Datum		shop = ShopOf(PG_GETARG_JSONB_P(1), false, 0, &null);
+
+		RequireOperator(!null, DatumGetInt64(shop));
+	}
 
 	QueryBegin(&scope);
 	ReadStored(&stored,
@@ -373,7 +396,8 @@ coupon_template_change(PG_FUNCTION_ARGS)
 							 quote_identifier(CatalogGet()->schema),
 							 ColumnList(given, "") + strlen(", "), ColumnList(given, "r.") + strlen(", ")),
 					3, types, args, nulls));
-	AcceptStored(&stored, &scope);
+	QueryEnd(&scope);
+	AcceptStored(&stored);
 	return ReturnRow(fcinfo, stored.found ? OUTCOME_OK : OUTCOME_NOT_FOUND, &stored);
 }
 
@@ -413,7 +437,12 @@ coupon_template_copy(PG_FUNCTION_ARGS)
 	}
 	shop = QueryValue(0, 2, &shop_null);
 	if (given & SHOP_NUMBER)
+	{
 		shop = ShopOf(PG_GETARG_JSONB_P(1), false, 0, &shop_null);
+		QueryEnd(&scope);
+		RequireOperator(!shop_null, DatumGetInt64(shop));
+		QueryBegin(&scope);
+	}
 	ReadMade(&stored,
 			 Execute(psprintf("INSERT INTO %1$s.coupon_template (request_id%2$s%3$s)"
 								   " SELECT $4%4$s%5$s FROM %1$s.coupon_template t,"
@@ -424,7 +453,8 @@ coupon_template_copy(PG_FUNCTION_ARGS)
 								   ColumnList(copied, "t."), ColumnList(given, "r.")),
 						  4, types, args, nulls),
 			 args[3], shop, shop_null);
-	AcceptStored(&stored, &scope);
+	QueryEnd(&scope);
+	AcceptStored(&stored);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 
