@@ -148,16 +148,21 @@ SELECT coupon_template_delete(100);
 SELECT count(*) FROM coupon_template WHERE name IN ('x', 'y');
 
 -- A shop has so many welcome coupons, not more
+BEGIN;
 INSERT INTO coupon_template (name, total_stock, discount_value, issuer, shop_number, category, status)
 SELECT 'welcome ' || n, 10, 1, 'shop', 71, 'new_user', 'published' FROM generate_series(1, 100) n;
+SAVEPOINT a;
 SELECT coupon_template_create('one more', 10, 1, '{"shop_number": 71, "category": "new_user", "status": "published"}');
+ROLLBACK TO a;
 SELECT outcome, template_id AS late FROM coupon_template_create('a draft', 10, 1, '{"shop_number": 71, "category": "new_user"}') \gset
+SAVEPOINT b;
 SELECT coupon_template_change(:late, '{"status": "published"}') IS NULL;
+ROLLBACK TO b;
 SELECT outcome FROM coupon_template_create('another shop''s', 10, 1, '{"shop_number": 72, "category": "new_user", "status": "published"}');
 SELECT outcome FROM coupon_template_create('another kind', 10, 1, '{"shop_number": 71, "status": "published"}');
 UPDATE coupon_template SET status = 'offline' WHERE shop_number = 71 AND name = 'welcome 5';
 SELECT outcome FROM coupon_template_change(:late, '{"status": "published"}');
-DELETE FROM coupon_template WHERE shop_number IN (71, 72);
+ROLLBACK;
 
 -- No part of use_validity is negative
 INSERT INTO coupon_template (name, discount_value, use_validity) VALUES ('x', 1, '1 mon -719:00:00');
