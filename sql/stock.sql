@@ -259,3 +259,14 @@ SELECT refused('DELETE FROM user_coupon WHERE template_id = 424 AND holder = 1')
 -- an UPDATE that moves nothing licenses no row that is not counted
 UPDATE user_coupon SET receive_seq = receive_seq, user_id = user_id WHERE template_id = 424 AND holder = 0 AND user_id = 4271;
 SELECT left(refused('INSERT INTO user_coupon (id, user_id, template_id, use_end, holder) SELECT id, 4274, 424, use_end, 0 FROM user_coupon WHERE template_id = 424 AND user_id = 4271'), 5);
+
+-- more coupons of another holder than its quota are noticed
+INSERT INTO coupon_template (id, name, total_stock, discount_value, status) VALUES (428, 'divided', 4, 1, 'published');
+INSERT INTO coupon_stock (template_id, holder, quota) VALUES (428, 1, 1);
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4281, 428, 'infinity', 1);
+SELECT ok, problem FROM coupon_verify(428);
+INSERT INTO user_coupon (user_id, template_id, use_end, holder) VALUES (4282, 428, 'infinity', 1);
+SELECT ok, problem FROM coupon_verify(428);
+UPDATE coupon_stock SET quota = 2 WHERE template_id = 428 AND holder = 1;
+SELECT ok, problem, coupon_stock_left(428) FROM coupon_verify(428);
+UPDATE coupon_template SET status = 'offline' WHERE id = 428;

@@ -52,23 +52,34 @@ typedef struct Before
 	StockNumbers numbers;
 } Before;
 
-/* One row per template: id, total, own quota, folded, fresh, rows counted. */
+/*
+ * One row per template: id, total, own quota, folded, fresh, rows counted; and another
+ * holder that has more coupons than its quota, null if none has.
+ */
 static OwnerQuery count_rows = {
-	"WITH mark AS MATERIALIZED (SELECT COALESCE(pg_catalog.max(w.upto), 0) AS upto"
-	" FROM %1$s.coupon_watermark w WHERE w.holder OPERATOR(pg_catalog.=) 0),"
-	" rows AS (SELECT c.template_id,"
-	" pg_catalog.count(*) FILTER (WHERE c.id OPERATOR(pg_catalog.>) m.upto) AS fresh,"
-	" pg_catalog.count(*) FILTER (WHERE c.id OPERATOR(pg_catalog.<=) m.upto) AS counted"
-	" FROM %1$s.user_coupon c, mark m WHERE c.holder OPERATOR(pg_catalog.=) 0"
-	" AND ($1 IS NULL OR c.template_id OPERATOR(pg_catalog.=) $1)"
-	" GROUP BY c.template_id)"
+	"WITH rows AS (SELECT c.template_id, c.holder,"
+	" pg_catalog.count(*) FILTER (WHERE c.id OPERATOR(pg_catalog.>) COALESCE(w.upto, 0)) AS fresh,"
+	" pg_catalog.count(*) FILTER (WHERE c.id OPERATOR(pg_catalog.<=) w.upto) AS counted"
+	" FROM %1$s.user_coupon c LEFT JOIN %1$s.coupon_watermark w"
+	"  ON w.holder OPERATOR(pg_catalog.=) c.holder"
+	" WHERE c.holder IS NOT NULL AND ($1 IS NULL OR c.template_id OPERATOR(pg_catalog.=) $1)"
+	" GROUP BY c.template_id, c.holder),"
+	/* Those imported are folded, whatever their ids. */
+	" over AS (SELECT o.template_id, pg_catalog.min(o.holder) AS holder FROM rows o"
+	" LEFT JOIN %1$s.coupon_stock s ON s.template_id OPERATOR(pg_catalog.=) o.template_id"
+	"  AND s.holder OPERATOR(pg_catalog.=) o.holder"
+	" WHERE o.holder OPERATOR(pg_catalog.<>) 0 AND o.fresh OPERATOR(pg_catalog.+)"
+	"  CASE WHEN o.holder OPERATOR(pg_catalog.=) 3 THEN o.counted ELSE COALESCE(s.folded, 0) END"
+	"  OPERATOR(pg_catalog.>) COALESCE(s.quota, 0) GROUP BY o.template_id)"
 	" SELECT t.id, t.total_stock, t.total_stock OPERATOR(pg_catalog.-) COALESCE("
 	"  (SELECT pg_catalog.sum(s.quota)::pg_catalog.int8 FROM %1$s.coupon_stock s"
 	"   WHERE s.template_id OPERATOR(pg_catalog.=) t.id"
 	"   AND s.holder OPERATOR(pg_catalog.<>) 0), 0),"
-	" COALESCE(s0.folded, 0), COALESCE(r.fresh, 0), COALESCE(r.counted, 0)"
+	" COALESCE(s0.folded, 0), COALESCE(r.fresh, 0), COALESCE(r.counted, 0), over.holder"
 	" FROM %1$s.coupon_template t"
 	" LEFT JOIN rows r ON r.template_id OPERATOR(pg_catalog.=) t.id"
+	"  AND r.holder OPERATOR(pg_catalog.=) 0"
+	" LEFT JOIN over ON over.template_id OPERATOR(pg_catalog.=) t.id"
 	" LEFT JOIN %1$s.coupon_stock s0 ON s0.template_id OPERATOR(pg_catalog.=) t.id"
 	"  AND s0.holder OPERATOR(pg_catalog.=) 0"
 	" WHERE ($1 IS NULL OR t.id OPERATOR(pg_catalog.=) $1)"
@@ -146,6 +157,8 @@ VerifyRow(ReturnSetInfo *rsinfo, int row, const Before *all, int nall)
 	CacheKey	key;
 	StockNumbers after;
 	bool		loaded;
+	int32		other;
+	bool		no_other;
 	const char *problem;
 
 	for (int i = 0; i < 6; i++)
@@ -157,7 +170,10 @@ VerifyRow(ReturnSetInfo *rsinfo, int row, const Before *all, int nall)
 	before = bsearch(&wanted, all, nall, sizeof(Before), CompareBefore);
 	CacheMakeKey(&key, CatalogGet()->template_table, number[0]);
 	loaded = CacheIsAttached() && StockRead(&key, &after);
-	problem = Judge(before ? &before->numbers : NULL, loaded ? &after : NULL,
+	other = DatumGetInt32(QueryValue(row, 7, &no_other));
+	problem = !no_other ?
+		psprintf("oversold: holder %d has more coupons than its quota", other) :
+		Judge(before ? &before->numbers : NULL, loaded ? &after : NULL,
 					number[2], number[3], number[4], number[5]);
 
 	values[0] = Int64GetDatum(number[0]);
