@@ -35,5 +35,37 @@ cmp_ok($before, '>', 0, 'some distributions have begun before it');
 cmp_ok($before, '<', 25, 'but not all');
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 40 FROM coupon_task WHERE state = 'success'}), 'all come to their end');
 is(sql('SELECT count(*) FROM user_coupon'), '120000', 'with all their coupons');
+
+# An operator of one shop does not have the worker commit for each line.
+sql(q{CREATE ROLE shop7 LOGIN; SELECT coupon_grant('shop7', 'operator', 7);
+	INSERT INTO coupon_template (id, name, discount_value, status, shop_number, issuer) VALUES (7, 'of shop 7', 1, 'published', 7, 'shop')});
+my $task = $node->safe_psql('postgres', q{SELECT task_id FROM coupon_task_create('shop', 7)}, extra_params => [ '-U', 'shop7' ]);
+sql("INSERT INTO coupon_stage_$task (user_id) SELECT generate_series(1, 2500)");
+$node->safe_psql('postgres', "SET coupon.batch_size = 1; SELECT coupon_task_submit($task, 'infinity')", extra_params => [ '-U', 'shop7' ]);
+is(sql("SELECT count(*) FROM coupon_task_batch WHERE task_id = $task"), '3', 'batches of a thousand lines at least');
+
+# Nobody goes on with a task when the postmaster is gone.
+$node->append_conf('postgresql.conf', "coupon.databases = ''");
+$node->restart;
+$task = sql(q{SELECT task_id FROM coupon_task_create('long', 1)});
+sql("INSERT INTO coupon_stage_$task (user_id) SELECT (1000000 + g)::text FROM generate_series(1, 200000) g");
+my $call;
+{
+	local %ENV = $node->_get_env();
+	$call = IPC::Run::start([ 'psql', '-XqAt', '-d', 'postgres', '-c', 'SET coupon.batch_size = 1', '-c', "CALL coupon_task_run($task)" ], '<', \undef, '>', \my $out, '2>', \my $err);
+}
+ok($node->poll_query_until('postgres', "SELECT count(*) > 10 FROM coupon_task_batch WHERE task_id = $task AND done_at IS NOT NULL"), 'a call is at its batches');
+my $pid = sql(q{SELECT pid FROM pg_stat_activity WHERE query ~ '^CALL coupon_task_run' AND state <> 'idle'});
+$node->kill9;
+my $gone = 0;
+for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+{
+	last if $gone = !kill(0, $pid);
+	select(undef, undef, undef, 0.1);
+}
+ok($gone, 'its backend has left');
+eval { $call->finish };
+start_again($node);
+cmp_ok(sql("SELECT count(*) FROM coupon_task_batch WHERE task_id = $task AND done_at IS NULL"), '>', 0, 'before the end of the task');
 $node->stop;
 done_testing();

@@ -18,6 +18,8 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/pmsignal.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
@@ -445,6 +447,9 @@ RunTask(Run *run, int budget_ms, int64 *pause)
 		int64		wanted;
 
 		CHECK_FOR_INTERRUPTS();
+		/* Nobody else says so to a process that does not wait. */
+		if (!PostmasterIsAlive())
+			proc_exit(1);
 		result = run->foreground ? TakeStep(run, last) : TryStep(run, last);
 		run->next_transaction();
 		if (run->foreground)

@@ -48,6 +48,7 @@ PG_FUNCTION_INFO_V1(coupon_task_pause);
 PG_FUNCTION_INFO_V1(coupon_task_resume);
 PG_FUNCTION_INFO_V1(coupon_task_cancel);
 
+#define MIN_BATCH_OF_SHOP 1000	/* lines */
 #define MAX_NAME 200			/* characters, as the CHECK has it */
 #define MAX_FIRST_ROW INT64CONST(1000000000000)
 
@@ -452,6 +453,13 @@ RequireReadCommitted(void)
 				 errhint("Use READ COMMITTED.")));
 }
 
+/* All shops share the worker: none has it commit for each line. */
+static int
+BatchSize(void)
+{
+	return RoleIsBound(ROLE_OPERATOR) ? Max(coupon_batch_size, MIN_BATCH_OF_SHOP) : coupon_batch_size;
+}
+
 /*
  * TaskSubmit seals the file of a task and makes it due at send_at; now: as
  * soon as possible.  Returns an outcome, and the task as it is then.
@@ -459,6 +467,7 @@ RequireReadCommitted(void)
 int
 TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 {
+	int			batch_size = BatchSize();
 	Datum		args[3];
 	QueryScope	scope;
 
@@ -472,7 +481,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 
 	QueryBegin(&scope);
 	if (task->state == TASK_DRAFT)
-		task->lines = StageSeal(task_id, task->first_row, coupon_batch_size);
+		task->lines = StageSeal(task_id, task->first_row, batch_size);
 	if (task->lines > 0)
 	{
 		args[0] = Int64GetDatum(task_id);
