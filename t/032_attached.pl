@@ -209,7 +209,15 @@ sql('ALTER SEQUENCE public.used OWNER TO shop');
 $session->query(q{SELECT coupon_contact_set(4, 'app', 'x')});
 like($session->{stderr}, qr/sequence public.used belongs to role shop/, 'until it is not his any more');
 $session->quit;
-sql('ALTER TABLE coupon_contact DROP COLUMN n; DROP TRIGGER t ON user_coupon');
+sql(q{ALTER TABLE coupon_contact DROP COLUMN n; DROP TRIGGER t ON user_coupon;
+	CREATE TABLE public.refers (user_id bigint, channel text, FOREIGN KEY (user_id, channel) REFERENCES coupon_contact)});
+$session = $node->background_psql('postgres', on_error_stop => 0);
+is($session->query(q{SELECT coupon_contact_set(3, 'app', 'y')}), '', 'a table of a superuser that refers to ours');
+sql('ALTER TABLE public.refers OWNER TO shop');
+$session->query(q{SELECT coupon_contact_set(4, 'app', 'y')});
+like($session->{stderr}, qr/on table public.refers belongs to role shop/, 'until it is not his any more');
+$session->quit;
+sql('DROP TABLE public.refers');
 
 # Nor does a worker call what is the shop's, at once or deferred.
 as_role('shop', qq{

@@ -115,9 +115,10 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
         UNION ALL SELECT c.tableoid, c.oid, 'the table itself', format('belongs to role %I', a.rolname)
         FROM pg_class c JOIN pg_roles a ON a.oid = c.relowner CROSS JOIN extension x
         WHERE c.oid = relation AND NOT a.rolsuper AND a.oid <> x.extowner
-        UNION ALL SELECT c.tableoid, c.oid, pg_describe_object('pg_constraint'::regclass, c.oid, 0), format('belongs to role %I', a.rolname)
+        UNION ALL SELECT r.tableoid, r.oid, pg_describe_object('pg_constraint'::regclass, c.oid, 0),
+                         CASE WHEN NOT a.rolsuper AND a.oid <> x.extowner THEN format('belongs to role %I', a.rolname) END
         FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid JOIN pg_roles a ON a.oid = r.relowner CROSS JOIN extension x
-        WHERE c.confrelid = relation AND c.contype = 'f' AND NOT a.rolsuper AND a.oid <> x.extowner
+        WHERE c.confrelid = relation AND c.contype = 'f'
         UNION ALL SELECT c.tableoid, c.oid, 'the table itself', 'is a foreign table'
         FROM pg_class c WHERE c.oid = relation AND c.relkind = 'f'
         UNION ALL SELECT r.tableoid, r.oid, pg_describe_object('pg_rewrite'::regclass, r.oid, 0), 'is a rule'
