@@ -25,6 +25,10 @@ books_balance($node, 'eviction');
 # can claim meanwhile; one more is an error, never a claim without its check.
 my ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nBEGIN;\nSELECT count(*) FROM generate_series(1, 9) t, coupon_receive(t, 10);\nCOMMIT;");
 like($err, qr/VC004: this transaction has claims of 8 templates/, 'half of the places are pinned');
+$node->safe_psql('postgres', q{CREATE ROLE app7 LOGIN; SELECT coupon_grant('app7', 'application', 7);
+	INSERT INTO coupon_template (id, name, total_stock, discount_value, status, shop_number, issuer) SELECT g, 't', 50, 10, 'published', 7, 'shop' FROM generate_series(701, 705) g});
+(undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT count(*) FROM generate_series(701, 705) t, coupon_receive(t, 10)", extra_params => [ '-U', 'app7' ]);
+like($err, qr/VC004: this transaction has claims of 4 templates/, 'a quarter, for a shop');
 is($node->safe_psql('postgres', 'SELECT count(*) FROM user_coupon WHERE user_id = 10'), '0', 'and nothing claimed');
 is($node->safe_psql('postgres', <<'X'), "8\n8\n4\n186", 'eight fit, and more of the same; another transaction has its share; others claim');
 BEGIN;

@@ -35,7 +35,7 @@
 
 #define CACHE_PARTITIONS 32		/* a power of 2 */
 #define CACHE_MAX_USAGE 5
-#define CACHE_LEAST_SHARE 128
+#define CACHE_LEAST_SHARE 4
 
 typedef struct CacheShared
 {
@@ -330,33 +330,32 @@ CacheForgetDatabase(Oid database)
 }
 
 /*
- * CacheShare returns how many places a transaction may pin whatever others do: with
- * max_templates high enough, all transactions together cannot pin more than there are.
+ * CacheShare returns how many places a transaction may pin whatever others do: those of all
+ * backends together are half of the cache, if that is large enough.
  */
 int
 CacheShare(void)
 {
-	return Max(coupon_max_templates / MaxBackends,
-			   Min(coupon_max_templates / 4, CACHE_LEAST_SHARE));
+	return Max(coupon_max_templates / (2 * MaxBackends), CACHE_LEAST_SHARE);
 }
 
 /*
- * CacheIsCrowded tells whether half of the places or more are pinned: then whoever has
- * its share takes no more.
+ * CacheIsCrowded tells whether one of "parts" of the places or more is pinned: then whoever
+ * has its share takes no more.  So there is always a place for those who have not.
  */
 bool
-CacheIsCrowded(void)
+CacheIsCrowded(int parts)
 {
-	int			free = coupon_max_templates;
+	int			pinned = 0;
 
 	for (int i = 0; i < coupon_max_templates; i++)
 	{
 		CacheEntry *entry = &shared->entries[i];
 
 		if (entry->state != CACHE_FREE && !IsIdle(entry))
-			free--;
+			pinned++;
 	}
-	return free <= coupon_max_templates / 2;
+	return pinned >= coupon_max_templates / parts;
 }
 
 /*

@@ -115,7 +115,7 @@ extern CacheEntry *CacheFindOrCreate(const CacheKey *key, LWLock *lock);
 extern void CacheRemove(CacheEntry *entry);
 extern void CacheForgetDatabase(Oid database);
 extern int	CacheShare(void);
-extern bool CacheIsCrowded(void);
+extern bool CacheIsCrowded(int parts);
 extern bool CacheCanRecount(CacheEntry *entry);
 extern CacheEntry *CacheSlot(int number);
 extern uint64 CacheNextGeneration(void);

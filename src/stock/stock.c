@@ -90,9 +90,9 @@ FindPinned(const CacheKey *key)
 
 /*
  * Before units of one more entry are taken: raises VC004 where this transaction has pinned
- * its share of the cache, and little is left or its role is bound to a shop; so that
- * nobody's open transaction stops the claims of others.  What two such transactions pin at
- * the same moment is not seen.
+ * its share of the cache, and half of all places are pinned, for a role that is bound to a
+ * shop a quarter; so that nobody's open transactions stop the claims of others.  What two
+ * such transactions pin at the same moment is not seen.
  */
 static void
 RefuseToCrowd(const CacheKey *key)
@@ -103,11 +103,11 @@ RefuseToCrowd(const CacheKey *key)
 		return;
 	entry = FindPinned(key);
 	if ((entry != NULL && ChangesUnits(entry) > 0) ||
-		(!RoleIsBound(ROLE_ANY) && !CacheIsCrowded()))
+		!CacheIsCrowded(RoleIsBound(ROLE_ANY) ? 4 : 2))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_CACHE_FULL),
-			 errmsg("this transaction has claims of %d templates in flight, its share of the places for templates",
+			 errmsg("this transaction has claims of %d templates in flight, and there is little room for more",
 					ChangesHeld()),
 			 errhint("Commit first, or raise \"coupon.max_templates\".")));
 }

@@ -8,6 +8,8 @@
 
 #include "access/transam.h"
 #include "catalog/pg_type.h"
+#include "common/pg_prng.h"
+#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "base/outcome.h"
@@ -20,6 +22,7 @@
 #include "template/template.h"
 
 #define PAGE 100				/* lines that one query lists */
+#define PAGES_OF_A_STEP 10
 
 static OwnerQuery list_put_off = {
 	"SELECT batch, row_num, user_id FROM %1$s.coupon_task_put_off"
@@ -201,41 +204,59 @@ ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
 		lines[i].row_num = DatumGetInt64(QueryValue(i, 2, &isnull));
 		lines[i].user_id = DatumGetInt64(QueryValue(i, 3, &isnull));
 	}
+	SPI_freetuptable(SPI_tuptable);
 	return n;
 }
 
 /*
- * DistributePutOff handles one line that was put off.  STEP_WAIT: the
- * users of all that are left have claims open, "open" is one of them;
- * STEP_BUSY: others are at those that have not.
+ * Handle one line of some pages after a row; "one" is what came of it.  False: none could
+ * be handled; "result" says why, or stays where there is none.
+ */
+static bool
+TryPages(const Task *task, int64 last, RowsOpenClaim *open, int *code, StepResult *result,
+		 StepResult *one)
+{
+	PutOffLine	lines[PAGE];
+
+	for (int page = 0; page < PAGES_OF_A_STEP; page++)
+	{
+		int			n = ListPutOff(task, last, lines);
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < n; i++)
+		{
+			*one = TryPutOff(task, &lines[i], open, code);
+			last = lines[i].row_num;
+			if (*one == STEP_MORE || *one == STEP_REFUSED)
+				return true;
+			if (*one == STEP_BUSY || *result == STEP_LAST)
+				*result = *one;
+		}
+		if (n < PAGE)
+			break;
+	}
+	return false;
+}
+
+/*
+ * DistributePutOff handles one line that was put off.  STEP_WAIT: the users of
+ * those that were looked at have claims open, "open" is one of them; STEP_BUSY: others
+ * are at those that have not.  A million may wait for one transaction: so a step looks at
+ * the first of them, and then at some from anywhere.
  */
 StepResult
 DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 {
 	StepResult	result = STEP_LAST;
-	PutOffLine	lines[PAGE];
+	StepResult	one;
 	QueryScope	scope;
-	int64		last = 0;
-	int			n;
+	int64		anywhere = task->first_row +
+		(int64) (pg_prng_double(&pg_global_prng_state) * task->lines);
 
 	QueryBegin(&scope);
-	do
-	{
-		n = ListPutOff(task, last, lines);
-		for (int i = 0; i < n; i++)
-		{
-			StepResult	one = TryPutOff(task, &lines[i], open, code);
-
-			last = lines[i].row_num;
-			if (one == STEP_MORE || one == STEP_REFUSED)
-			{
-				QueryEnd(&scope);
-				return one;
-			}
-			if (one == STEP_BUSY || result == STEP_LAST)
-				result = one;
-		}
-	} while (n == PAGE);
+	if (TryPages(task, 0, open, code, &result, &one) ||
+		(result != STEP_LAST && TryPages(task, anywhere, open, code, &result, &one)))
+		result = one;
 	QueryEnd(&scope);
 	return result;
 }
