@@ -169,8 +169,8 @@ BEGIN
     END LOOP;
 END
 $$;
--- Who has a column of a type stops its ALTER TYPE.  Row types of tables are left as
--- PostgreSQL has them: pg_dump would warn of each.
+-- Who has a column of a type stops its ALTER TYPE, or the ALTER TABLE of a row type's table.
+-- pg_dump knows no privileges of row types of tables, and warns of each.
 DO $$
 DECLARE
     r record;
@@ -178,7 +178,11 @@ BEGIN
     FOR r IN SELECT t.oid::regtype AS t FROM pg_type t
              JOIN pg_depend d ON d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e'
              JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
-             WHERE t.typnamespace = '@extschema@'::regnamespace AND t.typelem = 0 LOOP
+             WHERE t.typnamespace = '@extschema@'::regnamespace AND t.typelem = 0
+             UNION ALL SELECT c.reltype::regtype FROM pg_class c
+             JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+             JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'coupon'
+             WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind IN ('r', 'p', 'v') LOOP
         EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', r.t);
     END LOOP;
 END
