@@ -123,7 +123,7 @@ DATA_built = coupon--$(EXTVERSION).sql
 # of their own, and run in "make check" alone.
 REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet channel \
 	remind role stat task campaign maintenance maintenance_task
-ISOLATION = claim_race claim_levels stock_lower template_change fold_race ddl_race \
+ISOLATION = claim_race claim_levels claim_new_user stock_lower template_change fold_race ddl_race \
 	task_race remind_race maintenance_race
 TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_user_filter \

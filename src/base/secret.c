@@ -2,7 +2,7 @@
  * secret.c
  *		Writing coupon_secret, the one table of keys and passwords.
  *
- * Who needs a secret reads it in the statement that reads what it belongs to, so that
+ * A secret is read in the statement that reads what it belongs to (SECRET_OF), so that
  * both are of one snapshot.
  */
 #include "postgres.h"

@@ -22,7 +22,9 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/proc.h"
 #include "tcop/utility.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -32,6 +34,7 @@
 #include "base/locks.h"
 #include "base/outcome.h"
 #include "base/shop_role.h"
+#include "base/subxact.h"
 #include "base/throttle.h"
 #include "claim/claim.h"
 #include "store/insert.h"
@@ -41,6 +44,7 @@
 
 #define CLAIM_CHUNK 128			/* users who are locked at a time */
 #define CLAIM_MAX_CONFLICTS 10	/* each costs a dead row */
+#define BRIEF_WAIT_MS 2000
 #define UNDECIDED (-1)
 
 /* One chunk of users on their way through the checks. */
@@ -119,15 +123,78 @@ LimitOf(const ClaimWork *work)
 	return cap > 0 ? Min(limit, cap) : limit;
 }
 
+/* A wait in a subtransaction, since a timeout is an error. */
+typedef struct BriefWait
+{
+	ClaimWork  *work;
+	int			user;			/* whose lock is wanted, or ... */
+	const RowsOpenClaim *open;	/* ... NULL */
+} BriefWait;
+
+static bool
+WaitWithTimeout(void *arg)
+{
+	BriefWait  *wait = arg;
+	int			nestlevel = NewGUCNestLevel();
+
+	if (LockTimeout == 0 || LockTimeout > BRIEF_WAIT_MS)
+		(void) set_config_option("lock_timeout", CppAsString2(BRIEF_WAIT_MS), PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	if (wait->open != NULL)
+		RowsWaitFor(wait->open);
+	else
+		(void) LockUser(wait->work, wait->user, true);
+	AtEOXact_GUC(false, nestlevel);
+	return true;
+}
+
+/* False: it took too long. */
+static bool
+WaitBriefly(BriefWait *wait)
+{
+	ErrorData  *error;
+
+	if (wait->work->request->waiting == CLAIM_WAITS_NOT)
+		return false;
+	if (SubxactRun(WaitWithTimeout, wait, &error))
+		return true;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	return false;
+}
+
+/* Lock a user, for as long as the request waits. */
+static bool
+AwaitUser(ClaimWork *work, int i)
+{
+	BriefWait	wait = {work, i, NULL};
+
+	if (work->request->waiting == CLAIM_WAITS)
+		return LockUser(work, i, true);
+	return LockUser(work, i, false) || WaitBriefly(&wait);
+}
+
 /*
- * Wait for an open claim of some user.  Not with users locked: the transaction
- * may want to claim for one of them, or again for the same.
+ * Wait for an open claim of some user; false: it is still open.  Not with users locked:
+ * the transaction may want to claim for one of them, or again for the same.
  */
-static void
+static bool
 WaitForClaim(ClaimWork *work, const RowsOpenClaim *open)
 {
+	BriefWait	wait = {work, 0, open};
+
 	UnlockUsers(work);
+	if (work->request->waiting != CLAIM_WAITS)
+		return WaitBriefly(&wait);
 	RowsWaitFor(open);
+	return true;
+}
+
+static void
+HoldUp(ClaimResult *result)
+{
+	result->code = OUTCOME_OUT_OF_STOCK;
+	result->held_up = true;
 }
 
 /*
@@ -170,20 +237,17 @@ FindRepeated(ClaimWork *work)
 
 		if (result->code != UNDECIDED)
 			continue;
-		if (!LockUser(work, i, !work->request->impatient))
+		if (!AwaitUser(work, i))
 		{
-			result->code = OUTCOME_OUT_OF_STOCK;
+			HoldUp(result);
 			continue;
 		}
 		LookAtUser(work, result->user_id, work->request->request_id, &rows, &open);
 		if (TransactionIdIsValid(open.xid) && !rows.repeated)
 		{
-			if (!work->request->impatient)
-			{
-				WaitForClaim(work, &open);
+			if (WaitForClaim(work, &open))
 				return false;
-			}
-			result->code = OUTCOME_OUT_OF_STOCK;
+			HoldUp(result);
 			continue;
 		}
 		if (rows.repeated)
@@ -292,12 +356,17 @@ LockAndCheckLimits(ClaimWork *work)
 		{
 			if (IsOverLimit(work, result, NULL))
 				continue;
-			(void) LockUser(work, i, true);
+			if (!AwaitUser(work, i))
+			{
+				HoldUp(result);
+				continue;
+			}
 		}
 		if (!IsOverLimit(work, result, &open) && TransactionIdIsValid(open.xid))
 		{
-			WaitForClaim(work, &open);
-			return false;
+			if (WaitForClaim(work, &open))
+				return false;
+			HoldUp(result);
 		}
 	}
 	return true;

@@ -10,6 +10,14 @@
 #include "base/shop_role.h"
 #include "template/template.h"
 
+/* For what others have open. */
+typedef enum ClaimWaiting
+{
+	CLAIM_WAITS,				/* as long as it takes */
+	CLAIM_WAITS_BRIEFLY,		/* as for another press of the same user */
+	CLAIM_WAITS_NOT
+} ClaimWaiting;
+
 /* What is common to the users of one call. */
 typedef struct ClaimRequest
 {
@@ -21,7 +29,7 @@ typedef struct ClaimRequest
 	TimestampTz now;			/* by which the windows are judged */
 	bool		early;			/* also before the window begins */
 	int32		limit_cap;		/* 0: the template's limit alone */
-	bool		impatient;		/* what others have open is out of stock */
+	ClaimWaiting waiting;		/* in vain: the user is held up */
 } ClaimRequest;
 
 typedef struct ClaimResult
@@ -33,6 +41,7 @@ typedef struct ClaimResult
 	TimestampTz use_end;
 	bool		repeated;
 	bool		kept_out;		/* not_claimable: by an index or trigger of somebody's */
+	bool		held_up;		/* out_of_stock: by what others have open */
 } ClaimResult;
 
 extern void ClaimCoupons(const ClaimRequest *request, const int64 *users,

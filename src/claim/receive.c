@@ -282,8 +282,9 @@ RegistrationTemplates(int *n)
 
 /*
  * coupon_receive_new_user(user_id): claim every open registration template for
- * a user, each once.  It is for many shops, and waits for none of them: what is held up by
- * others is "out of stock", until the user comes again.
+ * a user, each once.  It is for many shops, and waits for none of them: what is held up at
+ * a gate is "out of stock", until the user comes again, and so is what another transaction
+ * claims for him, if it does not end in a moment.
  */
 Datum
 coupon_receive_new_user(PG_FUNCTION_ARGS)
@@ -292,6 +293,7 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 	int64		user_id;
 	int64	   *templates;
 	int			ntemplates;
+	bool		held_up = false;
 
 	ArgRequire(fcinfo, 0, "user_id");
 	user_id = PG_GETARG_INT64(0);
@@ -314,11 +316,12 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 		request.open_to = TEMPLATE_OPEN_TO(TEMPLATE_REGISTRATION);
 		request.now = GetCurrentStatementStartTimestamp();
 		request.limit_cap = 1;
-		request.impatient = true;
+		request.waiting = held_up ? CLAIM_WAITS_NOT : CLAIM_WAITS_BRIEFLY;
 		if (TemplateIsGated(templates[i]))
 			result = (ClaimResult) {.user_id = user_id, .code = OUTCOME_OUT_OF_STOCK};
 		else
 			ClaimCoupons(&request, &user_id, 1, &result);
+		held_up |= result.held_up;
 
 		values[0] = Int64GetDatum(templates[i]);
 		FillResult(&result, values + 1, nulls + 1);
