@@ -103,6 +103,7 @@ OBJS = \
 	src/task/stage.o \
 	src/task/task.o \
 	src/task/task_batch.o \
+	src/task/task_verbs.o \
 	src/template/adopt.o \
 	src/template/coupon_trigger.o \
 	src/template/fold.o \

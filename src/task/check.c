@@ -29,6 +29,13 @@ PG_FUNCTION_INFO_V1(coupon_stage_user);
 
 #define MAX_WARNINGS 3
 
+/* Lines of a task that are not handled yet, of $2. */
+static OwnerQuery lines_left = {
+	"SELECT $2 OPERATOR(pg_catalog.-) COALESCE(pg_catalog.sum(issued OPERATOR(pg_catalog.+) failed), 0)::pg_catalog.int8"
+	" FROM %1$s.coupon_task_batch WHERE task_id OPERATOR(pg_catalog.=) $1",
+	2, {INT8OID, INT8OID}
+};
+
 static OwnerQuery channel_is_on = {
 	"SELECT 1 FROM %1$s.coupon_channel WHERE channel OPERATOR(pg_catalog.=) $1 AND enabled",
 	1, {TEXTOID}
@@ -72,6 +79,21 @@ CountSilentChannels(const Task *task, StringInfo names)
 	return n;
 }
 
+static int64
+LinesLeft(const Task *task)
+{
+	Datum		args[2] = {Int64GetDatum(task->id), Int64GetDatum(task->lines)};
+	QueryScope	scope;
+	bool		isnull;
+	int64		n;
+
+	QueryBegin(&scope);
+	QueryRun(&lines_left, args, NULL);
+	n = DatumGetInt64(QueryValue(0, 1, &isnull));
+	QueryEnd(&scope);
+	return n;
+}
+
 /*
  * TaskWarnings tells what stands in the way of a task that is submitted: a text[], empty
  * where nothing does.  None of it stops the task now; the shop may mend it in time.
@@ -81,6 +103,7 @@ TaskWarnings(const Task *task)
 {
 	TemplateView view;
 	int			code = JudgeTemplate(task, &view);
+	int64		lines = LinesLeft(task);
 	StringInfoData channels;
 	Datum		warnings[MAX_WARNINGS];
 	int			n = 0;
@@ -91,10 +114,10 @@ TaskWarnings(const Task *task)
 	else if (code != OUTCOME_OK)
 		warnings[n++] = CStringGetTextDatum(psprintf("the template cannot be given at that time: %s",
 													 OutcomeName(code)));
-	if (code != OUTCOME_NOT_FOUND && TemplateStockLeft(&view) < task->lines)
+	if (code != OUTCOME_NOT_FOUND && TemplateStockLeft(&view) < lines)
 		warnings[n++] = CStringGetTextDatum(psprintf("%lld coupons are left for %lld lines",
 													 (long long) TemplateStockLeft(&view),
-													 (long long) task->lines));
+													 (long long) lines));
 	if (CountSilentChannels(task, &channels) > 0)
 		warnings[n++] = CStringGetTextDatum(psprintf("channels that are not set up, or off: %s",
 													 channels.data));
