@@ -1,4 +1,5 @@
 -- Campaigns: looked at before they run, paused, resumed, cancelled, waiting for their template.
+SET client_min_messages = warning;		-- a slow machine tells more often how far it is
 -- A task is known by a name of its own here: ids differ from run to run.
 CREATE TABLE my_campaign (name text PRIMARY KEY, id bigint);
 CREATE FUNCTION campaign_id(text) RETURNS bigint LANGUAGE sql AS 'SELECT id FROM my_campaign WHERE name = $1';

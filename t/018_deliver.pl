@@ -175,7 +175,7 @@ sql(q{DELETE FROM coupon_message});
 	sql('DROP INDEX coupon_notification_next');
 	my $ids = tests('sms', 3, 'x');
 	await(q{bool_or(last_error LIKE '%lacks an index%') FROM coupon_stat_worker}, 'index: the worker says what is missing');
-	sql('CREATE INDEX coupon_notification_next ON coupon_notification (channel, next_at)');
+	sql('CREATE INDEX coupon_notification_next ON coupon_notification (channel, lane, next_at)');
 	await("count(*) = 3 FROM coupon_notification_history WHERE id IN ($ids)", 'index: with it they go');
 	is(ids_of(arrived('ok/index')), sorted($ids), 'index: each once');
 }

@@ -4,12 +4,13 @@ use strict;
 use warnings FATAL => 'all';
 use lib 't/lib';
 use CouponTest;
+use DeliverTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = new_node('in_time', "coupon.databases = 'postgres'\ncoupon.batch_size = 20");
-sub sql { return $node->safe_psql('postgres', $_[0]); }
+$DeliverTest::node = $node;
 
 # Forty distributions become due at the same time, and a reminder a second later: it waits
 # for some of them at most, not for a turn of each.  A batch takes ten milliseconds here, on
@@ -71,5 +72,40 @@ ok($gone, 'its backend has left');
 eval { $call->finish };
 start_again($node);
 cmp_ok(sql("SELECT count(*) FROM coupon_task_batch WHERE task_id = $task AND done_at IS NULL"), '>', 0, 'before the end of the task');
+$node->stop;
+
+# Of what waits at a channel that is held back, reminders are sent before announcements, and
+# the shops of these take turns: of a large one and of a small one every second is the small
+# one's, as long as it has any.
+($node, my $receiver) = start_both('turns', "coupon.databases = 'postgres'");
+sub distribute
+{
+	my ($template, $first, $last) = @_;
+	my $id = sql("SELECT task_id FROM coupon_task_create('to $template', $template, notify => '{app}')");
+	sql("INSERT INTO coupon_stage_$id (user_id) SELECT g::text FROM generate_series($first, $last) g; CALL coupon_task_run($id)");
+	return;
+}
+sql(q{INSERT INTO coupon_template (id, name, discount_value, status, shop_number, receive_start)
+	SELECT 800 + g, 'announced ' || g, 1, 'published', g, now() FROM generate_series(1, 2) g});
+channel('app', 'ok/turns', 'enabled => false, max_in_flight => 8');
+distribute(801, 1, 2000);
+distribute(802, 5001, 5050);
+my $sale = reminders_due('app', 9001, 9020);
+await(q{count(*) = 20 FROM coupon_notification WHERE kind = 'reminder'}, 'the channel has reminders, and 2,050 announcements before them');
+sql(q{SELECT coupon_channel_enable('app')});
+await('count(*) = 0 FROM coupon_notification', 'all are delivered');
+my @users = map { users_of($_) } arrived('ok/turns');
+my ($reminded) = grep { $users[$_] == 9020 } 0 .. $#users;
+cmp_ok($reminded, '<', 30, 'reminders overtake what has no moment, but for its share');
+my ($small) = grep { $users[$_] == 5050 } 0 .. $#users;
+cmp_ok($small, '<', 150, 'a small shop does not wait for a large one');
+is(scalar(grep { $_ < 5000 } @users), 2000, 'nobody is left out');
+
+# Announcements that hang have not all the places.
+channel('app', 'hang-on/announced', q{timeout => '10 min', max_in_flight => 8});
+distribute(801, 10001, 10100);
+await("leased = 7 FROM coupon_stat_channel WHERE channel = 'app'", 'announcements hang in seven places of eight');
+reminders_due('app', 20001, 20005);
+await(q{count(*) = 5 FROM coupon_notification_history WHERE kind = 'reminder' AND state = 'delivered' AND user_ids[1] > 20000}, 'reminders pass them by');
 $node->stop;
 done_testing();

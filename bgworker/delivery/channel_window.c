@@ -28,9 +28,10 @@
 #define OVERTAKEN 100			/* ms by which commits are out of order as a rule */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define PORTION 2				/* that part of a window is worth a transaction */
+#define SHARE 8					/* that part of the places each class leaves to the other */
 
 static ChannelWindow windows[WINDOW_MOST];
-static int	nlanes = 0;
+static int	nwindows = 0;
 static MemoryContext channel_context = NULL;	/* of the copies of channels */
 
 /*
@@ -39,7 +40,7 @@ static MemoryContext channel_context = NULL;	/* of the copies of channels */
 int
 WindowCount(void)
 {
-	return nlanes;
+	return nwindows;
 }
 
 /*
@@ -54,17 +55,17 @@ WindowAt(int number)
 static ChannelWindow *
 WindowOf(const char *name)
 {
-	for (int i = 0; i < nlanes; i++)
+	for (int i = 0; i < nwindows; i++)
 	{
 		if (strcmp(windows[i].name, name) == 0)
 			return &windows[i];
 	}
-	if (nlanes == WINDOW_MOST)
+	if (nwindows == WINDOW_MOST)
 		elog(ERROR, "too many channels");
-	memset(&windows[nlanes], 0, sizeof(ChannelWindow));
-	strlcpy(windows[nlanes].name, name, NAMEDATALEN);
-	RetryPaceInit(&windows[nlanes].pace);
-	return &windows[nlanes++];
+	memset(&windows[nwindows], 0, sizeof(ChannelWindow));
+	strlcpy(windows[nwindows].name, name, NAMEDATALEN);
+	RetryPaceInit(&windows[nwindows].pace);
+	return &windows[nwindows++];
 }
 
 static void
@@ -98,7 +99,7 @@ WindowLoadChannels(bool mail)
 	if (channel_context != NULL)
 		MemoryContextDelete(channel_context);
 	channel_context = context;
-	for (int i = 0; i < nlanes; i++)
+	for (int i = 0; i < nwindows; i++)
 		windows[i].channel = NULL;
 	foreach(lc, channels)
 	{
@@ -113,6 +114,19 @@ WindowLoadChannels(bool mail)
 	return any_mail;
 }
 
+static int
+TakenBy(const ChannelWindow *window, OutboxClass class)
+{
+	return window->in_flight[class] + window->leased[class];
+}
+
+/* The places that are in use, or will be in a moment. */
+static int
+Taken(const ChannelWindow *window)
+{
+	return TakenBy(window, OUTBOX_MOMENT) + TakenBy(window, OUTBOX_BULK);
+}
+
 /*
  * Half of the connections belongs to the channels in equal parts, switched on or not:
  * what hangs leaves theirs to all others.  The rest is for who comes first.
@@ -123,10 +137,10 @@ MostPlaces(const ChannelWindow *window)
 	int			part = TransferMost() / (2 * CHANNELS);
 	int			rest = TransferMost() - part * CHANNELS;
 
-	for (int i = 0; i < nlanes; i++)
+	for (int i = 0; i < nwindows; i++)
 	{
 		if (&windows[i] != window)
-			rest -= Max(windows[i].in_flight + windows[i].leased - part, 0);
+			rest -= Max(Taken(&windows[i]) - part, 0);
 	}
 	return Max(part + Max(rest, 0), 1);
 }
@@ -137,10 +151,48 @@ Places(const ChannelWindow *window)
 	return (int) Min(window->pace.window, Min(window->channel->max_in_flight, MostPlaces(window)));
 }
 
+/*
+ * The places that a class may still take.  Each leaves a share to the other: what has a
+ * moment finds a place although all others wait for a receiver that hangs, and
+ * announcements come through while reminders are many.
+ */
 static int
-FreePlaces(const ChannelWindow *window)
+FreePlaces(const ChannelWindow *window, OutboxClass class)
 {
-	return window->channel == NULL ? 0 : Places(window) - window->in_flight;
+	int			places;
+	int			share;
+
+	if (window->channel == NULL)
+		return 0;
+	places = Places(window);
+	share = places > 1 ? Max(places / SHARE, 1) : 0;
+	return Min(places - Taken(window), places - share - TakenBy(window, class));
+}
+
+/* When the first lane of a class may have something. */
+static TimestampTz
+ClassLookAt(const ChannelWindow *window, OutboxClass class)
+{
+	const LaneLook *lanes = &window->lanes[class * OUTBOX_LANES];
+	TimestampTz first = DT_NOEND;
+
+	for (int i = 0; i < OUTBOX_LANES; i++)
+		first = Min(first, lanes[i].look_at);
+	return first;
+}
+
+/*
+ * WindowLookAgain says that there may be something in any lane; from_head: also
+ * where was looked before.
+ */
+void
+WindowLookAgain(ChannelWindow *window, bool from_head)
+{
+	for (int i = 0; i < OUTBOX_ALL_LANES; i++)
+		window->lanes[i].look_at = 0;
+	if (from_head)
+		window->scanned_at = 0;
+	window->rests_until = 0;
 }
 
 /*
@@ -149,8 +201,8 @@ FreePlaces(const ChannelWindow *window)
 void
 WindowForgetLeased(void)
 {
-	for (int i = 0; i < nlanes; i++)
-		windows[i].leased = 0;
+	for (int i = 0; i < nwindows; i++)
+		memset(windows[i].leased, 0, sizeof(windows[i].leased));
 }
 
 /*
@@ -160,9 +212,16 @@ WindowForgetLeased(void)
 TimestampTz
 WindowReadyAt(const ChannelWindow *window)
 {
-	if (FreePlaces(window) <= 0)
-		return DT_NOEND;
-	return Max(window->look_at, window->pace.not_before);
+	TimestampTz ready = DT_NOEND;
+
+	for (int class = 0; class < OUTBOX_CLASSES; class++)
+	{
+		if (FreePlaces(window, class) > 0)
+			ready = Min(ready, ClassLookAt(window, class));
+	}
+	if (ready == DT_NOEND)
+		return ready;
+	return Max(ready, Max(window->pace.not_before, window->rests_until));
 }
 
 /*
@@ -172,56 +231,117 @@ WindowReadyAt(const ChannelWindow *window)
 bool
 WindowHasPortion(const ChannelWindow *window)
 {
-	return window->in_flight == 0 || FreePlaces(window) * PORTION >= Places(window);
+	int			taken = Taken(window);
+
+	return taken == 0 || (Places(window) - taken) * PORTION >= Places(window);
 }
 
-/* When to look again although nobody wakes us; "all" was looked at now. */
+/* When to look again although nobody wakes us, at a lane that has no more for now. */
 static void
-PlanNextLook(ChannelWindow *window, TimestampTz now, bool all)
+PlanNextLook(ChannelWindow *window, LaneLook *lane, TimestampTz now, bool from_head,
+			 const LeaseAhead *ahead)
 {
-	bool		any_due;
-	TimestampTz again;
+	TimestampTz again = TimestampTzPlusMilliseconds(window->scanned_at, window->rescan_pause + 1);
 
-	window->look_at = LeaseLookAhead(window->name, all ? DT_NOBEGIN : now, &any_due);
-	again = TimestampTzPlusMilliseconds(window->scanned_at, window->rescan_pause + 1);
+	lane->look_at = ahead->next_at;
 	/* Those due that we did not get are in flight, or another's for a while. */
-	if (!all || any_due)
-		window->look_at = Min(window->look_at, Max(again, now));
-	window->look_at = Min(window->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
+	if (!from_head || ahead->any_due)
+		lane->look_at = Min(lane->look_at, Max(again, now));
+	lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
 	/* What is committed out of order is found when all is looked at. */
-	window->from = Max(window->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
+	lane->from = Max(lane->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
+}
+
+/* Take up to "limit" of a lane; returns how many: less if it has no more for now. */
+static int
+TakeLane(ChannelWindow *window, Lease *lease, int number, int limit, TimestampTz now)
+{
+	LaneLook   *lane = &window->lanes[number];
+	bool		from_head = lane->from == DT_NOBEGIN;
+	LeaseAhead	ahead;
+	int			n = LeaseLane(lease, number, limit, &lane->from, &ahead);
+
+	window->leased[number / OUTBOX_LANES] += n;
+	if (n < limit)
+		PlanNextLook(window, lane, now, from_head && n == 0, &ahead);
+	return n;
+}
+
+/*
+ * Take up to "limit" of a class: the lanes that may have something take turns, each with an
+ * equal part; what is left over goes to those that have more.  Where there are more lanes
+ * than places, the next time begins with the lane after the last that got one.
+ */
+static void
+TakeClass(ChannelWindow *window, Lease *lease, OutboxClass class, int limit, TimestampTz now)
+{
+	int			ready[OUTBOX_LANES];
+	int			nready = 0;
+
+	for (int i = 0; i < OUTBOX_LANES; i++)
+	{
+		int			lane = (window->turn[class] + i) % OUTBOX_LANES;
+
+		if (window->lanes[class * OUTBOX_LANES + lane].look_at <= now)
+			ready[nready++] = lane;
+	}
+	while (limit > 0 && nready > 0)
+	{
+		int			part = Max(limit / nready, 1);
+		int			nmore = 0;
+
+		for (int i = 0; i < nready && limit > 0; i++)
+		{
+			int			asked = Min(part, limit);
+			int			n = TakeLane(window, lease, class * OUTBOX_LANES + ready[i], asked, now);
+
+			limit -= n;
+			if (n > 0)
+				window->turn[class] = (ready[i] + 1) % OUTBOX_LANES;
+			if (n == asked)
+				ready[nmore++] = ready[i];
+		}
+		nready = nmore;
+	}
+}
+
+/* Look at all lanes from their heads, if it is time; returns whether. */
+static bool
+RewindLanes(ChannelWindow *window, TimestampTz now)
+{
+	if (!TimestampDifferenceExceeds(window->scanned_at, now, window->rescan_pause))
+		return false;
+	for (int i = 0; i < OUTBOX_ALL_LANES; i++)
+		window->lanes[i].from = DT_NOBEGIN;
+	window->scanned_at = now;
+	return true;
 }
 
 /*
  * WindowTake leases as many notifications as a window has free places, in a transaction;
- * they live in the memory context given.
+ * they live in the memory context given.  First announcements up to their share, then what
+ * has a moment, then more announcements.
  */
 List *
 WindowTake(ChannelWindow *window, MemoryContext context)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int			free = FreePlaces(window);
-	bool		all = TimestampDifferenceExceeds(window->scanned_at, now,
-												 window->rescan_pause);
-	MemoryContext old;
+	bool		rewound = RewindLanes(window, now);
+	int			share = Places(window) / SHARE;
+	MemoryContext old = MemoryContextSwitchTo(context);
+	Lease		lease;
 	List	   *notifications;
 
-	if (all)
-	{
-		window->from = DT_NOBEGIN;
-		window->scanned_at = now;
-	}
-	old = MemoryContextSwitchTo(context);
-	notifications = LeaseTake(window->channel, free, &window->from,
-					   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
+	LeaseBegin(&lease, window->channel,
+			   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
+	TakeClass(window, &lease, OUTBOX_BULK,
+			  Min(share - TakenBy(window, OUTBOX_BULK), FreePlaces(window, OUTBOX_BULK)), now);
+	TakeClass(window, &lease, OUTBOX_MOMENT, FreePlaces(window, OUTBOX_MOMENT), now);
+	TakeClass(window, &lease, OUTBOX_BULK, FreePlaces(window, OUTBOX_BULK), now);
+	notifications = LeaseEnd(&lease);
 	MemoryContextSwitchTo(old);
-	window->leased = list_length(notifications);
-	if (window->leased == free)
-		window->look_at = 0;
-	else
-		PlanNextLook(window, now, all);
-	if (all)
+	if (rewound)
 		window->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *
-								 TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
+								   TimestampDifferenceMilliseconds(now, GetCurrentTimestamp()));
 	return notifications;
 }

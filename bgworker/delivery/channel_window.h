@@ -12,6 +12,13 @@
 
 #define WINDOW_MOST 8				/* there are five channels */
 
+/* Where and when to look into a lane of the queue. */
+typedef struct LaneLook
+{
+	TimestampTz from;			/* earlier notifications were looked for before */
+	TimestampTz look_at;		/* when there may be something for us */
+} LaneLook;
+
 /* A window never moves and never goes away. */
 typedef struct ChannelWindow
 {
@@ -19,18 +26,20 @@ typedef struct ChannelWindow
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
 	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
-	int			in_flight;		/* counted by the caller */
-	int			leased;			/* in this turn, and about to leave */
-	TimestampTz from;			/* earlier notifications were looked for before */
-	TimestampTz scanned_at;		/* when that was from the beginning */
+	int			in_flight[OUTBOX_CLASSES];	/* counted by the caller */
+	int			leased[OUTBOX_CLASSES]; /* in this turn, and about to leave */
+	LaneLook	lanes[OUTBOX_ALL_LANES];
+	int			turn[OUTBOX_CLASSES];	/* the lane that comes first next time, from 0 */
+	TimestampTz scanned_at;		/* when all lanes were last looked at from their heads */
 	int			rescan_pause;	/* ms until that is to be done again */
-	TimestampTz look_at;		/* when the queue may have something for us */
+	TimestampTz rests_until;	/* an error has met it alone */
 } ChannelWindow;
 
 extern int	WindowCount(void);
 extern ChannelWindow *WindowAt(int number);
 extern bool WindowLoadChannels(bool mail);
 extern void WindowForgetLeased(void);
+extern void WindowLookAgain(ChannelWindow *window, bool from_head);
 extern TimestampTz WindowReadyAt(const ChannelWindow *window);
 extern bool WindowHasPortion(const ChannelWindow *window);
 extern List *WindowTake(ChannelWindow *window, MemoryContext context);

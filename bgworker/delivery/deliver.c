@@ -55,6 +55,7 @@
 typedef struct Flight
 {
 	ChannelWindow	   *window;
+	OutboxClass class;
 	int			tries;
 	TimestampTz version;		/* of the channel's row */
 	LeaseAnswer answer;			/* what is known of it so far */
@@ -124,7 +125,7 @@ Land(Flight *flight, const TransferResult *result)
 	answer->version = flight->version;
 	if (window->channel != NULL)
 		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
-	window->in_flight--;
+	window->in_flight[flight->class]--;
 	pfree(flight);
 }
 
@@ -229,8 +230,8 @@ TakeIsolated(ChannelWindow *window, MemoryContext context)
 		ReThrowError(error);	/* we are to leave */
 	SlotSetError(ProcessSlot(), psprintf("channel %s: %s", window->name, error->message));
 	now = GetCurrentTimestamp();
-	window->scanned_at = 0;
-	window->look_at = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
+	WindowLookAgain(window, true);
+	window->rests_until = TimestampTzPlusMilliseconds(now, FAILED_PAUSE);
 	careful_until = TimestampTzPlusMilliseconds(now, CAREFUL_TIME);
 	return NIL;
 }
@@ -342,13 +343,14 @@ Send(ChannelWindow *window, const LeasedNotification *leased)
 	}
 	flight = MemoryContextAlloc(flight_context, sizeof(Flight));
 	flight->window = window;
+	flight->class = leased->class;
 	flight->tries = leased->tries;
 	flight->version = window->channel->updated_at;
 	flight->answer = known;
 	PG_TRY();
 	{
 		HandOver(window->channel, leased, flight);
-		window->in_flight++;
+		window->in_flight[flight->class]++;
 	}
 	PG_CATCH();
 	{
@@ -363,7 +365,7 @@ static void
 StartAnew(void)
 {
 	for (int i = 0; i < WindowCount(); i++)
-		WindowAt(i)->look_at = WindowAt(i)->scanned_at = 0;
+		WindowLookAgain(WindowAt(i), true);
 	loaded_at = 0;
 }
 
@@ -473,7 +475,7 @@ DeliverJob(bool woken)
 	{
 		loaded_at = 0;
 		for (int i = 0; i < WindowCount(); i++)
-			WindowAt(i)->look_at = 0;
+			WindowLookAgain(WindowAt(i), false);
 	}
 	return Turn();
 }

@@ -66,6 +66,7 @@ CREATE TABLE @extschema@.coupon_notification (
     leased_until  timestamptz,
     last_status   int,
     last_error    text,
+    lane          smallint NOT NULL DEFAULT 0 CHECK (lane BETWEEN 0 AND 127),
     CONSTRAINT coupon_notification_sane CHECK (@extschema@.coupon_notification_sane(channel, kind, user_ids))
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @extschema@.coupon_notification IS
@@ -78,8 +79,9 @@ COMMENT ON COLUMN @extschema@.coupon_notification.next_at IS 'not to be sent bef
 COMMENT ON COLUMN @extschema@.coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
 COMMENT ON COLUMN @extschema@.coupon_notification.first_attempt IS 'attempts before the last replay';
 COMMENT ON COLUMN @extschema@.coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
+COMMENT ON COLUMN @extschema@.coupon_notification.lane IS 'the shop''s number modulo 64, and 64 more for what has no moment: lanes take turns';
 -- Rows come and go: what would be won by deduplication is less than it costs.
-CREATE INDEX coupon_notification_next ON @extschema@.coupon_notification (channel, next_at)
+CREATE INDEX coupon_notification_next ON @extschema@.coupon_notification (channel, lane, next_at)
     WITH (deduplicate_items = off);
 
 CREATE TABLE @extschema@.coupon_notification_history (

@@ -120,9 +120,12 @@ static OwnerQuery replay_dead = {
 	" AND ($2 IS NULL OR channel OPERATOR(pg_catalog.=) $2) RETURNING *)"
 	" INSERT INTO %1$s.coupon_notification (id, channel, kind, template_id, minutes,"
 	" task_id, user_ids, address, due_at, next_at, attempts, first_attempt,"
-	" last_status, last_error)"
+	" last_status, last_error, lane)"
 	" SELECT id, channel, kind, template_id, minutes, task_id, user_ids, address,"
-	" due_at, pg_catalog.clock_timestamp(), attempts, attempts, last_status, last_error"
+	" due_at, pg_catalog.clock_timestamp(), attempts, attempts, last_status, last_error,"
+	" (CASE WHEN kind OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.text THEN 64::pg_catalog.int8 ELSE 0 END"
+	"  OPERATOR(pg_catalog.+) (COALESCE((SELECT t.shop_number FROM %1$s.coupon_template t"
+	"   WHERE t.id OPERATOR(pg_catalog.=) template_id), 0::pg_catalog.int8) OPERATOR(pg_catalog.&) 63::pg_catalog.int8))::pg_catalog.int2"
 	" FROM dead",
 	2, {INT8OID, TEXTOID}
 };

@@ -2,7 +2,7 @@
  * lease.c
  *		Notifications of the outbox that this process sends: taken for a while.
  *
- *		waiting ── LeaseTake ──► leased ──┬─ delivered ─┐
+ *		waiting ── LeaseLane ──► leased ──┬─ delivered ─┐
  *		   ▲                        │     ├─ dead ──────┼──► history
  *		   │                        │     └─ missed ────┘
  *		   └── retry, lease is over ┘
@@ -12,10 +12,10 @@
  * each lease, and an answer is recorded (lease_complete.c) only for the attempt
  * that it belongs to, so that one that comes late changes nothing.
  *
- * LeaseTake walks an index by next_at.  In front lie rows that are leased, and
- * entries of rows that have gone and that an old snapshot somewhere may keep
- * from being cleaned away; the caller keeps where the last look has stopped, so
- * that they need not be read again.  Rows can appear before that place (their
+ * LeaseLane walks an index by next_at, within a lane (outbox.h).  In front lie rows
+ * that are leased, and entries of rows that have gone and that an old snapshot
+ * somewhere may keep from being cleaned away; the caller keeps where the last look
+ * has stopped, so that they need not be read again.  Rows can appear before that place (their
  * transaction was slow, a lease has run out), so he begins anew from time to
  * time.
  *
@@ -50,19 +50,6 @@
 #include "notification/lease.h"
 #include "notification/outbox.h"
 
-/* What to take, and how much of it is there. */
-typedef struct Taking
-{
-	const LeaseChannel *channel;
-	int			limit;
-	TimestampTz now;
-	TimestampTz *from;
-	TimestampTz until;
-	MemoryContext context;		/* of the notifications */
-	List	   *notifications;
-	List	   *events;			/* that they tell of, each once */
-} Taking;
-
 static OwnerQuery read_templates = {
 	"SELECT t.id, t.name, t.receive_start FROM %1$s.coupon_template t"
 	" WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
@@ -74,17 +61,6 @@ static OwnerQuery read_contacts = {
 	" WHERE c.channel OPERATOR(pg_catalog.=) $1"
 	"  AND c.user_id OPERATOR(pg_catalog.=) ANY ($2) ORDER BY c.user_id",
 	2, {TEXTOID, INT8ARRAYOID}
-};
-
-/* What is due lies before what is not. */
-static OwnerQuery look_ahead = {
-	"SELECT EXISTS (SELECT FROM ONLY %1$s.coupon_notification w"
-	"  WHERE w.channel OPERATOR(pg_catalog.=) $1 AND w.next_at OPERATOR(pg_catalog.<=) $2"
-	"   AND w.next_at OPERATOR(pg_catalog.>=) $3),"
-	" (SELECT w.next_at FROM ONLY %1$s.coupon_notification w"
-	"  WHERE w.channel OPERATOR(pg_catalog.=) $1"
-	"   AND w.next_at OPERATOR(pg_catalog.>) $2 ORDER BY w.next_at LIMIT 1)",
-	3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 
 /* The users of a row, without addresses yet. */
@@ -122,16 +98,16 @@ IsText(Datum datum, const char *string)
 
 /* What a notification tells of, of columns by their place in the queue. */
 static RenderEvent *
-EventOf(Taking *taking, const Datum *values, const bool *isnull)
+EventOf(Lease *lease, const Datum *values, const bool *isnull)
 {
-	const LeaseChannel *channel = taking->channel;
+	const LeaseChannel *channel = lease->channel;
 	int64		template_id = isnull[NOTIFICATION_TEMPLATE_ID] ? 0 : DatumGetInt64(values[NOTIFICATION_TEMPLATE_ID]);
 	int64		task_id = isnull[NOTIFICATION_TASK_ID] ? 0 : DatumGetInt64(values[NOTIFICATION_TASK_ID]);
 	int			minutes = isnull[NOTIFICATION_MINUTES] ? 0 : DatumGetInt16(values[NOTIFICATION_MINUTES]);
 	RenderEvent *event;
 	ListCell   *lc;
 
-	foreach(lc, taking->events)
+	foreach(lc, lease->events)
 	{
 		event = lfirst(lc);
 		if (event->template_id == template_id && event->task_id == task_id &&
@@ -139,7 +115,7 @@ EventOf(Taking *taking, const Datum *values, const bool *isnull)
 			return event;
 	}
 	event = palloc0(sizeof(RenderEvent));
-	event->kind = LeaseTextOf(values[NOTIFICATION_KIND], taking->context);
+	event->kind = LeaseTextOf(values[NOTIFICATION_KIND], lease->context);
 	event->channel = channel->name;
 	event->template_id = template_id;
 	event->task_id = task_id;
@@ -152,28 +128,28 @@ EventOf(Taking *taking, const Datum *values, const bool *isnull)
 			event->body = channel->messages[i].body;
 		}
 	}
-	taking->events = lappend(taking->events, event);
+	lease->events = lappend(lease->events, event);
 	return event;
 }
 
 /* Add a notification, the same way. */
 static void
-AddLeased(Taking *taking, const Datum *values, const bool *isnull)
+AddLeased(Lease *lease, const Datum *values, const bool *isnull)
 {
-	MemoryContext old = MemoryContextSwitchTo(taking->context);
+	MemoryContext old = MemoryContextSwitchTo(lease->context);
 	LeasedNotification *leased = palloc0(sizeof(LeasedNotification));
-	RenderEvent *event = EventOf(taking, values, isnull);
+	RenderEvent *event = EventOf(lease, values, isnull);
 
 	leased->notification.id = DatumGetInt64(values[NOTIFICATION_ID]);
 	leased->notification.event = event;
-	*taking->from = Max(*taking->from, DatumGetTimestampTz(values[QUEUE_NEXT_AT]));
 	leased->attempts = DatumGetInt32(values[NOTIFICATION_ATTEMPTS]);
 	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
+	leased->class = DatumGetInt16(values[QUEUE_LANE]) / OUTBOX_LANES;
 	leased->asynchronous = strcmp(event->kind, "coupon") == 0;
 	ReadRecipients(leased, DatumGetArrayTypeP(values[NOTIFICATION_USER_IDS]),
 				   isnull[NOTIFICATION_ADDRESS] ? NULL :
-				   LeaseTextOf(values[NOTIFICATION_ADDRESS], taking->context));
-	taking->notifications = lappend(taking->notifications, leased);
+				   LeaseTextOf(values[NOTIFICATION_ADDRESS], lease->context));
+	lease->notifications = lappend(lease->notifications, leased);
 	MemoryContextSwitchTo(old);
 }
 
@@ -317,95 +293,102 @@ CheckRow(const RowWriter *queue)
 	}
 }
 
-/* Lease the row that the walk has come to, and add it; but not if it is another's. */
-static void
-TakeRow(Taking *taking, RowWriter *queue)
+/* Lease the row that the walk has come to, and add it; false: it is another's. */
+static bool
+TakeRow(Lease *lease, RowWriter *queue)
 {
 	int32		attempts;
 
 	if (!queue->isnull[QUEUE_LEASED_UNTIL] &&
-		DatumGetTimestampTz(queue->values[QUEUE_LEASED_UNTIL]) > taking->now)
-		return;
+		DatumGetTimestampTz(queue->values[QUEUE_LEASED_UNTIL]) > lease->now)
+		return false;
 	if (!RowWriterLock(queue, LockTupleNoKeyExclusive, true))
-		return;
+		return false;
 	CheckRow(queue);
 	if (pg_add_s32_overflow(DatumGetInt32(queue->values[NOTIFICATION_ATTEMPTS]), 1, &attempts))
 		ereport(ERROR,
 				(errcode(ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE),
 				 errmsg("integer out of range")));
 	RowWriterSet(queue, NOTIFICATION_ATTEMPTS, Int32GetDatum(attempts));
-	RowWriterSet(queue, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(taking->until));
-	if (RowWriterUpdate(queue))
-		AddLeased(taking, queue->values, queue->isnull);
-}
-
-static void
-TakeRows(Taking *taking)
-{
-	static const int columns[] = {NOTIFICATION_CHANNEL, QUEUE_NEXT_AT};
-	RowWriter	queue;
-	ScanKeyData keys[3];
-
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
-				CStringGetTextDatum(taking->channel->name));
-	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
-				TimestampTzGetDatum(*taking->from));
-	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_TIMESTAMPTZ_LE,
-				TimestampTzGetDatum(taking->now));
-	OutboxOpenQueue(&queue);
-	RowWriterScan(&queue, columns, lengthof(columns), keys, lengthof(keys));
-	while (list_length(taking->notifications) < taking->limit && RowWriterNext(&queue))
-		TakeRow(taking, &queue);
-	RowWriterClose(&queue);
+	RowWriterSet(queue, QUEUE_LEASED_UNTIL, TimestampTzGetDatum(lease->until));
+	if (!RowWriterUpdate(queue))
+		return false;
+	AddLeased(lease, queue->values, queue->isnull);
+	return true;
 }
 
 /*
- * LeaseTake takes up to limit notifications that were due at "from" or later, until
- * the time given, and moves "from" to the last of them; a List of LeasedNotification,
- * in the memory context of the caller, valid as long as the channel.
+ * LeaseBegin begins to take notifications of a channel, until the time given, which
+ * live in the memory context of the caller, and as long as the channel.  LeaseEnd
+ * returns them: a List of LeasedNotification.
+ */
+void
+LeaseBegin(Lease *lease, const LeaseChannel *channel, TimestampTz until)
+{
+	lease->channel = channel;
+	lease->now = GetCurrentTimestamp();
+	lease->until = until;
+	lease->context = CurrentMemoryContext;
+	lease->notifications = NIL;
+	lease->events = NIL;
+	QueryBegin(&lease->scope);
+	QueryPlanByIndex();
+	OutboxOpenQueue(&lease->queue);
+}
+
+/*
+ * LeaseLane takes up to limit notifications of a lane that were due at "from" or later,
+ * moves "from" to the last of them, and returns how many: if less, "ahead" tells
+ * when to ask again.
+ */
+int
+LeaseLane(Lease *lease, int lane, int limit, TimestampTz *from, LeaseAhead *ahead)
+{
+	static const int columns[] = {NOTIFICATION_CHANNEL, QUEUE_LANE, QUEUE_NEXT_AT};
+	ScanKeyData keys[3];
+	int			n = 0;
+
+	ahead->any_due = false;
+	ahead->next_at = DT_NOEND;
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(lease->channel->name));
+	ScanKeyInit(&keys[1], 2, BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(lane));
+	ScanKeyInit(&keys[2], 3, BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(*from));
+	RowWriterScan(&lease->queue, columns, lengthof(columns), keys, lengthof(keys));
+	while (n < limit && RowWriterNext(&lease->queue))
+	{
+		TimestampTz next_at = DatumGetTimestampTz(lease->queue.values[QUEUE_NEXT_AT]);
+
+		/* What is due lies before what is not. */
+		if (next_at > lease->now)
+		{
+			ahead->next_at = next_at;
+			break;
+		}
+		if (TakeRow(lease, &lease->queue))
+		{
+			*from = next_at;
+			n++;
+		}
+		else
+			ahead->any_due = true;
+	}
+	return n;
+}
+
+/*
+ * LeaseEnd completes what was taken, with names and addresses.
  */
 List *
-LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from, TimestampTz until)
+LeaseEnd(Lease *lease)
 {
-	Taking		taking = {channel, limit, GetCurrentTimestamp(), from, until,
-	CurrentMemoryContext, NIL, NIL};
-	QueryScope	scope;
-
-	QueryBegin(&scope);
-	QueryPlanByIndex();
-	TakeRows(&taking);
-	if (taking.notifications != NIL)
+	RowWriterClose(&lease->queue);
+	if (lease->notifications != NIL)
 	{
-		AddTemplates(taking.events, taking.context);
-		AddAddresses(taking.notifications, channel, taking.context);
+		AddTemplates(lease->events, lease->context);
+		AddAddresses(lease->notifications, lease->channel, lease->context);
 	}
-	QueryEnd(&scope);
-	return taking.notifications;
-}
-
-/*
- * LeaseLookAhead returns when the next notification of a channel will be due, DT_NOEND:
- * none waits.  any_due: there are some already, due at "from" or later, be it
- * that they are leased.
- */
-TimestampTz
-LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due)
-{
-	QueryScope	scope;
-	Datum		args[3];
-	TimestampTz next_at;
-	bool		isnull;
-
-	QueryBegin(&scope);
-	QueryPlanByIndex();
-	args[0] = CStringGetTextDatum(channel);
-	args[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	args[2] = TimestampTzGetDatum(from);
-	QueryRun(&look_ahead, args, NULL);
-	*any_due = DatumGetBool(QueryValue(0, 1, &isnull));
-	next_at = DatumGetTimestampTz(QueryValue(0, 2, &isnull));
-	if (isnull)
-		next_at = DT_NOEND;
-	QueryEnd(&scope);
-	return next_at;
+	QueryEnd(&lease->scope);
+	return lease->notifications;
 }

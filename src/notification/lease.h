@@ -9,6 +9,8 @@
 #include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 
+#include "base/owner_query.h"
+#include "notification/outbox.h"
 #include "render/request.h"
 
 /* A text of coupon_message. */
@@ -43,11 +45,33 @@ typedef struct LeasedNotification
 {
 	int			attempts;		/* with this one; the fencing number */
 	int			tries;			/* the same since the last replay */
+	OutboxClass class;
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
 	const char *broken;			/* why it can never be sent; NULL: it can */
 	RenderNotification notification;
 	RenderRecipient *recipients;	/* those of the notification */
 } LeasedNotification;
+
+/* What is taken of a channel in one transaction. */
+typedef struct Lease
+{
+	/* private to lease.c */
+	const LeaseChannel *channel;
+	TimestampTz now;
+	TimestampTz until;
+	MemoryContext context;		/* of the notifications */
+	List	   *notifications;
+	List	   *events;			/* that they tell of, each once */
+	RowWriter	queue;
+	QueryScope	scope;
+} Lease;
+
+/* What a lane has for later, where less was taken than there was room for. */
+typedef struct LeaseAhead
+{
+	bool		any_due;		/* some are due that we did not get: they are leased, or held */
+	TimestampTz next_at;		/* of the next that is not due; DT_NOEND: none waits */
+} LeaseAhead;
 
 typedef enum LeaseVerdict
 {
@@ -80,9 +104,9 @@ extern const char *LeaseTextOf(Datum value, MemoryContext context);
 extern const char *LeaseText(int row, int column, MemoryContext context);
 
 /* lease.c */
-extern List *LeaseTake(const LeaseChannel *channel, int limit, TimestampTz *from,
-					   TimestampTz until);
+extern void LeaseBegin(Lease *lease, const LeaseChannel *channel, TimestampTz until);
+extern int	LeaseLane(Lease *lease, int lane, int limit, TimestampTz *from, LeaseAhead *ahead);
+extern List *LeaseEnd(Lease *lease);
 extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
-extern TimestampTz LeaseLookAhead(const char *channel, TimestampTz from, bool *any_due);
 
 #endif							/* COUPON_LEASE_H */

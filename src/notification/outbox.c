@@ -45,17 +45,18 @@ PG_FUNCTION_INFO_V1(coupon_notification_sane);
 
 static const InstalledColumn queue_columns[] = {
 	NOTIFICATION_BOTH, {"next_at", TIMESTAMPTZOID}, {"first_attempt", INT4OID},
-	{"leased_until", TIMESTAMPTZOID}
+	{"leased_until", TIMESTAMPTZOID}, {"lane", INT2OID}
 };
 
 static const InstalledColumn history_columns[] = {
 	NOTIFICATION_BOTH, {"state", TEXTOID}, {"sent_at", TIMESTAMPTZOID}, {"ended_at", TIMESTAMPTZOID}
 };
 
-static OwnerQuery batch_size_of = {
-	"SELECT batch_size FROM %1$s.coupon_channel"
-	" WHERE channel OPERATOR(pg_catalog.=) $1",
-	1, {TEXTOID}
+/* Without a channel it waits; a template that a restore has yet to bring has no shop. */
+static OwnerQuery batch_and_shop = {
+	"SELECT (SELECT batch_size FROM %1$s.coupon_channel WHERE channel OPERATOR(pg_catalog.=) $1),"
+	" (SELECT shop_number FROM %1$s.coupon_template WHERE id OPERATOR(pg_catalog.=) $2)",
+	2, {TEXTOID, INT8OID}
 };
 
 /* A lease that has run out is nobody's. */
@@ -86,15 +87,32 @@ static OwnerQuery remove_from = {
 	2, {INT8OID, INT8OID}
 };
 
+/* Which lane a kind of notification goes to, see OUTBOX_LANES. */
 static int
-BatchSizeOf(const char *channel)
+LaneOf(const char *kind, int64 shop_number)
 {
-	Datum		arg = CStringGetTextDatum(channel);
-	bool		isnull;
+	OutboxClass class = strcmp(kind, "coupon") == 0 ? OUTBOX_BULK : OUTBOX_MOMENT;
 
-	if (QueryRun(&batch_size_of, &arg, NULL) == 0)
-		return 1;				/* not set up yet: it waits */
-	return DatumGetInt32(QueryValue(0, 1, &isnull));
+	return class * OUTBOX_LANES + (int) (shop_number & (OUTBOX_LANES - 1));
+}
+
+/* How many recipients share a row, and where it goes. */
+static void
+PlaceRows(OutboxAdded *added)
+{
+	Datum		args[2];
+	int			batch_size;
+	int64		shop_number;
+	bool		no_channel;
+	bool		no_shop;
+
+	args[0] = CStringGetTextDatum(added->event.channel);
+	args[1] = Int64GetDatum(added->event.template_id);
+	QueryRun(&batch_and_shop, args, NULL);
+	batch_size = DatumGetInt32(QueryValue(0, 1, &no_channel));
+	shop_number = DatumGetInt64(QueryValue(0, 2, &no_shop));
+	added->in_a_row = no_channel ? 1 : batch_size;
+	added->lane = LaneOf(added->event.kind, no_shop ? 0 : shop_number);
 }
 
 /*
@@ -169,6 +187,7 @@ AddRows(const OutboxAdded *added)
 			/* of each row its own: a lease goes on where the last one stopped */
 			RowWriterSet(&table, QUEUE_NEXT_AT, now);
 			RowWriterSet(&table, QUEUE_FIRST_ATTEMPT, Int32GetDatum(0));
+			RowWriterSet(&table, QUEUE_LANE, Int16GetDatum(added->lane));
 		}
 		RowWriterInsert(&table);
 		MemoryContextSwitchTo(caller);
@@ -210,7 +229,10 @@ OutboxBegin(const OutboxEvent *event, bool missed)
 
 	added->event = *event;
 	added->missed = missed;
-	added->in_a_row = missed ? MISSED_IN_A_ROW : BatchSizeOf(event->channel);
+	if (missed)
+		added->in_a_row = MISSED_IN_A_ROW;
+	else
+		PlaceRows(added);
 	added->room = 64;
 	added->users = palloc(added->room * sizeof(int64));
 	added->row_ids = palloc(added->room * sizeof(int64));

@@ -30,12 +30,30 @@ enum
 	QUEUE_NEXT_AT = NOTIFICATION_COLUMNS,
 	QUEUE_FIRST_ATTEMPT,
 	QUEUE_LEASED_UNTIL,
+	QUEUE_LANE,
 
 	/* ... and of the second. */
 	HISTORY_STATE = NOTIFICATION_COLUMNS,
 	HISTORY_SENT_AT,
 	HISTORY_ENDED_AT
 };
+
+/*
+ * A channel serves what has a moment before what has none, and the shops of each in
+ * turn: by lanes, of which a shop has the one of its number modulo OUTBOX_LANES
+ * (stochastic fairness queueing, P. McKenney, INFOCOM 1990; here with numbers in place
+ * of hashes, so that the first 64 shops have lanes of their own).
+ */
+#define OUTBOX_LANES 64
+
+typedef enum OutboxClass
+{
+	OUTBOX_MOMENT,				/* reminders, and tests: somebody waits */
+	OUTBOX_BULK,				/* announcements */
+	OUTBOX_CLASSES
+} OutboxClass;
+
+#define OUTBOX_ALL_LANES (OUTBOX_CLASSES * OUTBOX_LANES)
 
 /* What notifications are about; the same for all recipients of a call. */
 typedef struct OutboxEvent
@@ -56,6 +74,7 @@ typedef struct OutboxAdded
 	OutboxEvent event;
 	bool		missed;
 	int			in_a_row;		/* users that share a row */
+	int			lane;
 	int64	   *users;
 	int64	   *row_ids;
 	int			nusers;

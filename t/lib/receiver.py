@@ -20,6 +20,7 @@ HTTP:
     /redirect/ok        302 to /ok
     /slow/200           204 after so many ms
     /hang               no answer, ever
+    /hang-on/WORD       no answer to a body with that word, else 204
     /close              closed before an answer
     /reset              the same, with a reset
     /close-headers      closed amid the header section
@@ -160,7 +161,9 @@ async def friendly(parts, request, writer):
         answer(writer, 204)
     elif kind == "large-header":
         answer(writer, 204, *["X-Large: " + "x" * 1000] * 32)
-    elif kind == "ok":
+    elif kind == "hang-on" and number in request["body"]:
+        await asyncio.sleep(3600)
+    elif kind in ("ok", "hang-on"):
         answer(writer, 204)
     else:
         return False
