@@ -30,6 +30,7 @@ OBJS = \
 	bgworker/base/status.o \
 	bgworker/curl/answer.o \
 	bgworker/curl/request.o \
+	bgworker/curl/mail_process.o \
 	bgworker/curl/socket.o \
 	bgworker/curl/transfer.o \
 	bgworker/delivery/channel_window.o \
@@ -130,7 +131,8 @@ TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_user_filter \
 	013_limit_cache 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
-	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_attached 033_turns 034_holders 035_in_time
+	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_attached 033_turns 034_holders 035_in_time \
+	036_restore
 REGRESS_OPTS = --load-extension=coupon
 ISOLATION_OPTS = --load-extension=coupon
 

@@ -186,7 +186,7 @@ SELECT coupon_channel_enable('app', false);
 SELECT endpoint, enabled, disabled_reason FROM coupon_channel WHERE channel = 'app';
 SELECT * FROM attempt($$SELECT coupon_channel_test('app', 'x')$$);
 SELECT coupon_channel_set('app', 'http://h', batch_size => 3);
-SELECT to_jsonb(c) - 'updated_at' AS row, updated_at > now() - interval '1 min' AS at FROM coupon_channel c WHERE channel = 'app';
+SELECT to_jsonb(c) - 'updated_at' - 'installation' AS row, updated_at > now() - interval '1 min' AS at FROM coupon_channel c WHERE channel = 'app';
 SELECT coupon_contact_set(5, 'app', NULL);
 SELECT coupon_contact_set(5, 'app', NULL);
 SELECT count(*) FROM coupon_contact WHERE user_id = 5 AND channel = 'app';

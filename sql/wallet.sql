@@ -13,7 +13,7 @@ SELECT id, claim_state, stock_left FROM coupon_browse() WHERE id BETWEEN 500 AND
 SELECT id FROM coupon_browse('task');
 SELECT id FROM coupon_browse(shop_number => 7);
 SELECT id FROM coupon_browse(page_size => 2, before_id => 505);
-SELECT id FROM coupon_browse(page_size => 2, before_id => 502);
+SELECT id FROM coupon_browse(page_size => 2, before_id => 502) WHERE id >= 500;
 
 UPDATE user_coupon SET status = 1, locked_until = '2090-01-01', order_id = 1 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 1;
 UPDATE user_coupon SET status = 1, locked_until = '2020-01-01', order_id = 2 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 2;

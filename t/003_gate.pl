@@ -100,7 +100,7 @@ cmp_ok(seconds_of(6), '<', 3 * $one, 'six of them not much later than one');
 $claimer->query_safe('COMMIT');
 # Who acts for many templates waits at no gate of one: registrations, pages, the worker.
 q1(q{INSERT INTO coupon_template (id, name, category, total_stock, discount_value, status) VALUES
-	(11, 'gated', 'new_user', 10, 1, 'published'), (12, 'other', 'new_user', 10, 1, 'published'), (13, 'given', 'promotion', 10, 1, 'published')});
+	(11, 'gated', 'new_user', 10, 1, 'published'), (12, 'other', 'new_user', 10, 1, 'published'), (13, 'given', 'promotion', 10, 1, 'published'), (14, 'due', 'promotion', 10, 1, 'published')});
 q1('SELECT coupon_stock_left(11), coupon_stock_left(13)');
 $claimer->query_safe('BEGIN; SELECT coupon_give(11, 1); SELECT coupon_give(13, 1)');
 new_admin();
@@ -114,6 +114,39 @@ is(q1('SELECT template_id, outcome FROM coupon_receive_new_user(1) ORDER BY 1'),
 $claimer->query_safe('COMMIT');
 $admin->query_safe('SELECT 1');
 is(q1('SELECT template_id, outcome FROM coupon_receive_new_user(2) ORDER BY 1'), "11|ok\n12|ok", 'and comes again');
+
+# A distribution that somebody has begun by hand, and that waits at the gate, holds nothing
+# that others want: it has begun, and whoever runs what is due passes by it.
+$claimer->query_safe('BEGIN; SELECT coupon_give(13, 5)');
+$admin->query_until(qr/start/, "\\echo start\nSELECT coupon_stock_rebuild(13);\n");
+waits('Extension');
+my $task = q1(q{SELECT task_id FROM coupon_task_create('gated', 13)});
+q1("INSERT INTO coupon_stage_$task VALUES ('21'), ('22'); SELECT coupon_task_submit($task)");
+$other->query_until(qr/start/, "\\echo start\nSET client_min_messages = warning;\nCALL coupon_task_run($task);\n");
+waits('advisory');
+is(q1("SELECT state FROM coupon_task WHERE id = $task"), 'in_progress', 'a run waits at the gate, and has said that it runs');
+my $due = q1(q{SELECT task_id FROM coupon_task_create('other', 14)});
+q1("INSERT INTO coupon_stage_$due VALUES ('21'), ('22'); SELECT coupon_task_submit($due)");
+q1('SET statement_timeout = 0; CALL coupon_task_run_due()');
+is(q1("SELECT state FROM coupon_task WHERE id = $due"), 'success', 'who runs what is due passes by it');
+
+# Nor is the gate waited for when it is shut while a user's other press is.
+my $press = $node->background_psql('postgres', on_error_stop => 0);
+$claimer->query_safe('COMMIT');
+$admin->query_safe('SELECT 1');
+$other->query_safe('SELECT 1');
+is(q1("SELECT state FROM coupon_task WHERE id = $task"), 'success', 'with the gate open');
+$claimer->query_safe('BEGIN; SELECT coupon_give(11, 31)');
+$press->query_safe('BEGIN; SELECT coupon_receive_new_user(32)');
+$other->query_until(qr/start/, "\\echo start\nSELECT outcome FROM coupon_receive_new_user(32);\n");
+waits('transactionid');
+$admin->query_until(qr/start/, "\\echo start\nSELECT coupon_stock_rebuild(11);\n");
+waits('Extension');
+$press->query_safe('ROLLBACK');
+like($other->query_safe('SELECT 1'), qr/out_of_stock/, 'what is shut meanwhile is for later');
+$press->quit;
+$claimer->query_safe('ROLLBACK');
+$admin->query_safe('SELECT 1');
 books_balance($node, 'gates');
 $claimer->quit; $other->quit; eval { $admin->quit };
 $node->stop;

@@ -74,6 +74,12 @@ my $claim = script(<<'X');
 \set u random(1000, 1000000)
 SELECT 1 / (code IN (0, 2, 4, 6))::int AS must_exist FROM coupon_receive(:t, :u);
 X
+# Registrations of more templates than one transaction has room for: the first are given.
+$node->safe_psql('postgres', q{INSERT INTO coupon_template (id, name, category, discount_value, status)
+	SELECT 300 + g, 'welcome ' || g, 'new_user', 1, 'published' FROM generate_series(1, 12) g});
+is($node->safe_psql('postgres', q{SELECT string_agg(DISTINCT outcome, ' ' ORDER BY outcome), count(*) FROM coupon_receive_new_user(77)}), 'ok out_of_stock|12', 'registrations: what there is room for');
+is($node->safe_psql('postgres', q{SELECT DISTINCT outcome FROM coupon_receive_new_user(77)}), 'ok', 'and the rest when he comes again');
+$node->safe_psql('postgres', 'SELECT coupon_fold(); DELETE FROM user_coupon WHERE template_id BETWEEN 301 AND 312; UPDATE coupon_template SET status = $$offline$$ WHERE id BETWEEN 301 AND 312');
 my $create = script(<<'X');
 INSERT INTO coupon_template (name, total_stock, discount_value, status) VALUES ('fresh', 1, 10, 'published') RETURNING id \gset
 SELECT 1 / (code = 0)::int AS must_exist FROM coupon_receive(:id, 7);

@@ -140,6 +140,12 @@ refused('coupon_contact', "a key to a table of the shop's", 'ALTER TABLE coupon_
 refused('coupon_contact', "a key of a table of the shop's", 'ALTER TABLE shop.refers ADD CONSTRAINT c FOREIGN KEY (user_id, channel) REFERENCES coupon_contact', 'ALTER TABLE shop.refers DROP CONSTRAINT c');
 refused('coupon_contact', "a sequence of the shop's", q{ALTER TABLE coupon_contact ADD COLUMN n bigint DEFAULT nextval('shop.seq')}, 'ALTER TABLE coupon_contact DROP COLUMN n');
 refused('coupon_task', "a child table of the shop's", 'CREATE TABLE shop.old_tasks () INHERITS (coupon_task); ALTER TABLE shop.old_tasks OWNER TO shop', 'DROP TABLE shop.old_tasks', undef, 'the table itself belongs to role shop');
+as_role('shop', q{CREATE FUNCTION shop.cmp(bigint, bigint) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN btint8cmp($1, $2); END'});
+sql(q{CREATE OPERATOR CLASS public.shop_ops FOR TYPE bigint USING btree AS
+	OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >, FUNCTION 1 shop.cmp(bigint, bigint)});
+refused('coupon_contact', "a superuser's operator class that calls the shop", 'CREATE INDEX i ON coupon_contact (user_id public.shop_ops)', 'DROP INDEX i');
+sql(q{CREATE VIEW public.reads AS SELECT shop.f(1) AS x; CREATE FUNCTION public.atomic() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT x FROM public.reads; END});
+refused('coupon_contact', "a superuser's function that reads a view of the shop's function", 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.atomic() > 0) NOT VALID', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
 # What is planned is evaluated, though it is only read.
 for my $what ('STATISTICS i ON (shop.f(user_id)), channel FROM coupon_contact', 'INDEX i ON coupon_contact (channel) WHERE user_id > shop.f(0)')
 {

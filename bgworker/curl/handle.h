@@ -58,6 +58,12 @@ extern int	SocketsClose(void *data, curl_socket_t fd);
 extern int	SocketsChanged(CURL *easy, curl_socket_t fd, int what, void *data,
 						   void *socket_data);
 
+/* bgworker/curl/mail_process.c */
+extern const char *MailBegin(Transfer *transfer, MemoryContext context);
+extern bool MailIsPipe(int fd);
+extern Transfer *MailNext(TransferResult *result);
+extern void MailForgetAll(void);
+
 /* bgworker/curl/request.c */
 extern bool RequestIsMail(const TransferRequest *request);
 extern const char *RequestCheck(const TransferRequest *request);

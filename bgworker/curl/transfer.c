@@ -27,7 +27,8 @@
  * second whether a kept connection is still open.
  *
  * SMTP: libcurl waits inside its calls while it ends a mail or a connection,
- * and everything else waits with it.  So mail has a process of its own.
+ * and everything else would wait with it.  So a mail has a process of its own
+ * (bgworker/curl/mail_process.c).
  */
 #include "postgres.h"
 
@@ -224,6 +225,8 @@ Begin(Transfer *transfer, const TransferRequest *request)
 	if (code != CURLE_OK)
 		return curl_easy_strerror(code);
 
+	if (transfer->mail)
+		return MailBegin(transfer, context);
 	/* That only notes it: threads come with TransferDrive. */
 	multi_code = curl_multi_add_handle(multi, transfer->easy);
 	return multi_code == CURLM_OK ? NULL : curl_multi_strerror(multi_code);
@@ -253,14 +256,18 @@ TransferStart(const TransferRequest *request, void *owner)
 	KeepConnections();
 }
 
-/* libcurl is broken: all that is in flight has failed; the next makes it anew. */
+/* libcurl is broken: all that is in flight has failed, but mails; the next makes it anew. */
 static void
 GiveUp(CURLMcode code)
 {
-	while (!dlist_is_empty(&in_flight))
-	{
-		Transfer   *transfer = dlist_head_element(Transfer, node, &in_flight);
+	dlist_mutable_iter iter;
 
+	dlist_foreach_modify(iter, &in_flight)
+	{
+		Transfer   *transfer = dlist_container(Transfer, node, iter.cur);
+
+		if (transfer->mail)
+			continue;
 		(void) curl_multi_remove_handle(multi, transfer->easy);
 		transfer->why = curl_multi_strerror(code);
 		dlist_delete(&transfer->node);
@@ -278,6 +285,8 @@ HandleEvent(const struct epoll_event *event)
 	int			what = 0;
 	int			running;
 
+	if (MailIsPipe(fd))
+		return CURLM_OK;		/* read by TransferNext */
 	if (SocketsNotUsed(fd))
 		return CURLM_OK;		/* an idle connection: libcurl looks before use */
 	/* Let it find out: told of an error, it does not try a new connection. */
@@ -382,25 +391,10 @@ TransferTimeout(void)
 	return timer <= now ? 0 : (long) (timer - now);
 }
 
-/*
- * Newer versions of libcurl keep the connection on which a mail was lost, and
- * the next mail would be lost there too: of mails it sends none again.
- */
+/* It is over, and can be used again. */
 static void
-ForgetIdleConnections(void)
+Finish(Transfer *transfer)
 {
-#ifdef CURLMNWC_CLEAR_CONNS		/* since 8.16, the older ones look */
-	(void) curl_multi_setopt(multi, CURLMOPT_NETWORK_CHANGED, CURLMNWC_CLEAR_CONNS);
-#endif
-}
-
-/* What became of it; it can be used again. */
-static void
-Finish(Transfer *transfer, CURLcode code, TransferResult *result)
-{
-	AnswerJudge(transfer, code, result);
-	if (transfer->mail && result->status == 0 && code != CURLE_FAILED_INIT)
-		ForgetIdleConnections();
 	dlist_delete(&transfer->node);
 	in_flight_count--;
 	Recycle(transfer);
@@ -414,23 +408,32 @@ TransferNext(TransferResult *result)
 {
 	CURLMsg    *message;
 	int			left;
+	Transfer   *transfer;
 
 	if (!dlist_is_empty(&over))
 	{
-		Finish(dlist_head_element(Transfer, node, &over), CURLE_FAILED_INIT, result);
+		transfer = dlist_head_element(Transfer, node, &over);
+		AnswerJudge(transfer, CURLE_FAILED_INIT, result);
+		Finish(transfer);
+		return true;
+	}
+	transfer = MailNext(result);
+	if (transfer != NULL)
+	{
+		Finish(transfer);
 		return true;
 	}
 	while (multi != NULL && (message = curl_multi_info_read(multi, &left)) != NULL)
 	{
 		CURL	   *easy = message->easy_handle;
 		CURLcode	code = message->data.result;
-		void	   *transfer = NULL;
 
 		if (message->msg != CURLMSG_DONE)
 			continue;
-		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &transfer);
+		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, (void **) &transfer);
 		(void) curl_multi_remove_handle(multi, easy);
-		Finish(transfer, code, result);
+		AnswerJudge(transfer, code, result);
+		Finish(transfer);
 		return true;
 	}
 	return false;
@@ -447,12 +450,14 @@ TransferForgetAll(void)
 
 	if (in_flight_count == 0)
 		return;
+	MailForgetAll();
 	BlockSignals(&saved);
 	while (!dlist_is_empty(&in_flight))
 	{
 		Transfer   *transfer = dlist_head_element(Transfer, node, &in_flight);
 
-		(void) curl_multi_remove_handle(multi, transfer->easy);
+		if (!transfer->mail)
+			(void) curl_multi_remove_handle(multi, transfer->easy);
 		dlist_delete(&transfer->node);
 		Recycle(transfer);
 	}

@@ -153,8 +153,8 @@ Places(const ChannelWindow *window)
 
 /*
  * The places that a class may still take.  Each leaves a share to the other: what has a
- * moment finds a place although all others wait for a receiver that hangs, and
- * announcements come through while reminders are many.
+ * moment finds a place, if there are two, although all others wait for a receiver that
+ * hangs, and announcements come through while reminders are many.
  */
 static int
 FreePlaces(const ChannelWindow *window, OutboxClass class)
@@ -165,7 +165,9 @@ FreePlaces(const ChannelWindow *window, OutboxClass class)
 	if (window->channel == NULL)
 		return 0;
 	places = Places(window);
-	share = places > 1 ? Max(places / SHARE, 1) : 0;
+	share = places / SHARE;
+	if (class == OUTBOX_BULK && places > 1)
+		share = Max(share, 1);
 	return Min(places - Taken(window), places - share - TakenBy(window, class));
 }
 

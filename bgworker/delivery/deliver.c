@@ -50,6 +50,8 @@
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define HELD_WAIT 1000			/* ms until one is tried again whose row is held */
+#define LOOK_AGAIN 5000			/* ms until its template is looked for again */
+#define LONGEST_WAIT (24 * 60 * 60 * 1000)	/* ms for that, all together */
 
 /* A request in flight. */
 typedef struct Flight
@@ -123,7 +125,8 @@ Land(Flight *flight, const TransferResult *result)
 	answer->gone = RetryJudge(result, for_mail, flight->tries, answer);
 	answer->channel = window->name;
 	answer->version = flight->version;
-	if (window->channel != NULL)
+	/* What has been set anew meanwhile may be another receiver. */
+	if (window->channel != NULL && flight->version == window->version)
 		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
 	window->in_flight[flight->class]--;
 	pfree(flight);
@@ -236,12 +239,50 @@ TakeIsolated(ChannelWindow *window, MemoryContext context)
 	return NIL;
 }
 
-/* A reminder is of no use when the sale has begun, or is no more. */
 static bool
-IsTooLate(const RenderEvent *event)
+IsReminder(const RenderEvent *event)
 {
-	return strcmp(event->kind, "reminder") == 0 &&
-		(!event->has_start || event->start <= GetCurrentTimestamp());
+	return strcmp(event->kind, "reminder") == 0;
+}
+
+/*
+ * A reminder is of no use when the sale has begun.  A template that is not there may yet
+ * come, with the rest of a restore, or has been deleted.
+ */
+static bool
+IsTooLate(const LeasedNotification *leased, TimestampTz now)
+{
+	const RenderEvent *event = leased->notification.event;
+
+	if (event->template_id != 0 && !event->template_found)
+		return TimestampDifferenceExceeds(leased->due_at, now, LONGEST_WAIT);
+	return IsReminder(event) && event->has_start && event->start <= now;
+}
+
+/* Until when it waits, for what has changed since it was put into the outbox; 0: not. */
+static TimestampTz
+WaitsUntil(const RenderEvent *event, TimestampTz now, const char **reason)
+{
+	if (event->template_id != 0 && !event->template_found)
+	{
+		*reason = "its template is not there";
+		return TimestampTzPlusMilliseconds(now, LOOK_AGAIN);
+	}
+	if (!IsReminder(event))
+		return 0;
+	if (!event->published)
+	{
+		*reason = "its template is not published";
+		return TimestampTzPlusMilliseconds(now, LOOK_AGAIN);
+	}
+	if (TIMESTAMP_IS_NOEND(event->start) ||
+		event->start - now > (event->minutes + 1) * USECS_PER_MINUTE)
+	{
+		*reason = "its sale was put off";
+		return Min(event->start - event->minutes * USECS_PER_MINUTE,
+				   TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
+	}
+	return 0;
 }
 
 /*
@@ -321,6 +362,31 @@ HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *
 	TransferStart(&request, flight);
 }
 
+/* Whether there is nothing to send, or not now; the answer says what becomes of it. */
+static bool
+IsDecided(const LeasedNotification *leased, LeaseAnswer *answer)
+{
+	TimestampTz now = answer->sent_at;
+	const char *reason = WhatIsBroken(leased);
+
+	if (reason != NULL)
+		answer->verdict = LEASE_DEAD;
+	else if (IsTooLate(leased, now))
+		answer->verdict = LEASE_MISSED;
+	else
+	{
+		answer->next_at = WaitsUntil(leased->notification.event, now, &reason);
+		if (answer->next_at == 0)
+			return false;
+		answer->verdict = LEASE_RETRY;
+		answer->untried = true;
+	}
+	answer->sent_at = DT_NOBEGIN;
+	if (reason != NULL)
+		strlcpy(answer->error, reason, sizeof(answer->error));
+	return true;
+}
+
 /* Send one notification; whatever goes wrong is its own misfortune. */
 static void
 Send(ChannelWindow *window, const LeasedNotification *leased)
@@ -328,16 +394,10 @@ Send(ChannelWindow *window, const LeasedNotification *leased)
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer known = {.id = leased->notification.id, .attempts = leased->attempts,
 	.sent_at = GetCurrentTimestamp()};
-	const char *broken;
 	Flight	   *flight;
 
-	broken = WhatIsBroken(leased);
-	if (broken != NULL || IsTooLate(leased->notification.event))
+	if (IsDecided(leased, &known))
 	{
-		known.verdict = broken != NULL ? LEASE_DEAD : LEASE_MISSED;
-		if (broken != NULL)
-			strlcpy(known.error, broken, sizeof(known.error));
-		known.sent_at = DT_NOBEGIN;
 		*NewAnswer() = known;
 		return;
 	}

@@ -80,7 +80,7 @@ SELECT c.channel, s.channel IS NOT NULL AS set_up, substring(s.endpoint FROM '^[
        q.waiting, q.leased, q.retrying, d.dead, q.oldest_due, h.delivered AS delivered_last_hour,
        h.late[1] AS late_p50, h.late[2] AS late_p99, h.late_max
 FROM unnest(@extschema@.coupon_channel_names()) WITH ORDINALITY AS c (channel, n)
-LEFT JOIN @extschema@.coupon_channel s ON s.channel = c.channel
+LEFT JOIN @extschema@.coupon_channel_state s ON s.channel = c.channel
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE o.leased_until IS NULL OR o.leased_until <= clock_timestamp()) AS waiting,
            count(*) FILTER (WHERE o.leased_until > clock_timestamp()) AS leased,
@@ -113,7 +113,7 @@ SELECT 'notification'::text AS kind, o.id, o.due_at AS since,
        CASE WHEN c.enabled THEN 'SELECT @extschema@.coupon_worker_wake()'
             WHEN c.channel IS NOT NULL THEN format('SELECT @extschema@.coupon_channel_enable(%L)', o.channel)
             ELSE format('SELECT @extschema@.coupon_channel_set(%L, %L)', o.channel, 'https://...') END AS repair
-FROM @extschema@.coupon_notification o LEFT JOIN @extschema@.coupon_channel c ON c.channel = o.channel
+FROM @extschema@.coupon_notification o LEFT JOIN @extschema@.coupon_channel_state c ON c.channel = o.channel
 WHERE (SELECT @extschema@.coupon_shop_allowed(NULL::bigint))
    OR EXISTS (SELECT FROM @extschema@.coupon_template t WHERE t.id = o.template_id AND @extschema@.coupon_shop_allowed(t.shop_number))
 UNION ALL

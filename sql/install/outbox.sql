@@ -1,5 +1,18 @@
 -- How, what and where to send, and the outbox of notifications
 
+-- Not in a dump, and so another one in each copy.
+CREATE TABLE @extschema@.coupon_installation (id uuid NOT NULL);
+COMMENT ON TABLE @extschema@.coupon_installation IS 'what tells this installation from one that its data was dumped from';
+INSERT INTO @extschema@.coupon_installation VALUES (gen_random_uuid());
+
+CREATE FUNCTION @extschema@.coupon_installation() RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    BEGIN ATOMIC
+        SELECT i.id || '/' || d.oid FROM @extschema@.coupon_installation i, pg_database d WHERE d.datname = current_database();
+    END;
+COMMENT ON FUNCTION @extschema@.coupon_installation() IS
+    'names this installation and database: of a channel, where it was set; a restored one differs, and sends nothing until it is switched on';
+
 CREATE TABLE @extschema@.coupon_channel (
     channel         text PRIMARY KEY CHECK (channel = ANY (@extschema@.coupon_channel_names())),
     endpoint        text NOT NULL,
@@ -13,7 +26,8 @@ CREATE TABLE @extschema@.coupon_channel (
     require_tls     boolean NOT NULL DEFAULT false,
     user_id_is_address boolean NOT NULL DEFAULT false,
     disabled_reason text,
-    updated_at      timestamptz NOT NULL DEFAULT statement_timestamp()
+    updated_at      timestamptz NOT NULL DEFAULT statement_timestamp(),
+    installation    text NOT NULL DEFAULT @extschema@.coupon_installation()
 );
 COMMENT ON TABLE @extschema@.coupon_channel IS 'how to send: one row per channel, written by coupon_channel_set';
 COMMENT ON COLUMN @extschema@.coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
@@ -23,7 +37,18 @@ COMMENT ON COLUMN @extschema@.coupon_channel.max_in_flight IS 'requests that may
 COMMENT ON COLUMN @extschema@.coupon_channel.timeout IS 'for one request, from the connection to the end of the answer';
 COMMENT ON COLUMN @extschema@.coupon_channel.require_tls IS 'of a mail server: nothing is sent to one that offers no TLS';
 COMMENT ON COLUMN @extschema@.coupon_channel.user_id_is_address IS 'a user without a contact is reached by the user id; else not at all';
+COMMENT ON COLUMN @extschema@.coupon_channel.installation IS 'where it was set or switched on; a channel of another installation sends nothing';
 COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
+
+CREATE VIEW @extschema@.coupon_channel_state AS
+SELECT c.channel, c.endpoint, c.enabled AND NOT r.restored AS enabled,
+       CASE WHEN r.restored THEN 'it comes from a dump or another server' ELSE c.disabled_reason END AS disabled_reason
+FROM @extschema@.coupon_channel c
+-- As coupon_installation(), which readers of a view may not call.
+CROSS JOIN LATERAL (
+    SELECT NOT EXISTS (SELECT FROM @extschema@.coupon_installation i, pg_database d
+                       WHERE d.datname = current_database() AND c.installation = i.id || '/' || d.oid)) r (restored);
+COMMENT ON VIEW @extschema@.coupon_channel_state IS 'channels: whether they send, and why not; for views and functions of ours';
 
 CREATE TABLE @extschema@.coupon_message (
     kind    text CHECK (kind IN ('reminder', 'coupon', 'test')),

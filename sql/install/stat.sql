@@ -90,6 +90,19 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
                 WHERE u.classid = 'pg_type'::regclass AND u.objid IN (c.castsource, c.casttarget)
                 UNION ALL SELECT 'pg_class'::regclass, t.typrelid, 0 FROM pg_type t
                 WHERE u.classid = 'pg_type'::regclass AND t.oid = u.objid AND t.typrelid <> 0
+                -- What an operator class calls depends on it, not it on that.
+                UNION ALL SELECT 'pg_proc'::regclass, f.amproc, 0 FROM pg_opclass c JOIN pg_amproc f ON f.amprocfamily = c.opcfamily
+                WHERE u.classid = 'pg_opclass'::regclass AND c.oid = u.objid AND f.amproc >= 16384
+                UNION ALL SELECT 'pg_operator'::regclass, f.amopopr, 0 FROM pg_opclass c JOIN pg_amop f ON f.amopfamily = c.opcfamily
+                WHERE u.classid = 'pg_opclass'::regclass AND c.oid = u.objid AND f.amopopr >= 16384
+                -- What a view reads, or a table that a function of a superuser's uses.
+                UNION ALL SELECT x.classid, x.objid, 0 FROM (
+                    SELECT 'pg_rewrite'::regclass, r.oid, r.ev_class FROM pg_rewrite r
+                    UNION ALL SELECT 'pg_trigger'::regclass, t.oid, t.tgrelid FROM pg_trigger t
+                    UNION ALL SELECT 'pg_attrdef'::regclass, a.oid, a.adrelid FROM pg_attrdef a
+                    UNION ALL SELECT 'pg_constraint'::regclass, k.oid, k.conrelid FROM pg_constraint k
+                    UNION ALL SELECT 'pg_policy'::regclass, o.oid, o.polrelid FROM pg_policy o) x (classid, objid, relid)
+                WHERE u.classid = 'pg_class'::regclass AND u.objid = x.relid AND u.objid <> relation
             ) n (classid, objid, objsubid)),
         extension AS (SELECT e.oid, e.extowner FROM pg_extension e WHERE e.extname = 'coupon')
         SELECT u.classid, u.objid, pg_describe_object(u.classid, u.objid, 0),
@@ -158,7 +171,7 @@ LEFT JOIN (
     SELECT k.kind, COALESCE(sum(n.waiting), 0)::bigint AS queue_depth,
            COALESCE(clock_timestamp() - min(n.oldest), '0') AS lateness
     FROM (VALUES ('worker', false), ('mailer', true)) AS k (kind, is_mail)
-    LEFT JOIN @extschema@.coupon_channel c ON c.enabled AND (c.endpoint ILIKE 'smtp%') = k.is_mail
+    LEFT JOIN @extschema@.coupon_channel_state c ON c.enabled AND (c.endpoint ILIKE 'smtp%') = k.is_mail
     LEFT JOIN LATERAL (
         SELECT count(*) AS waiting,
                min(o.next_at) FILTER (WHERE o.next_at <= clock_timestamp()) AS oldest
@@ -203,13 +216,13 @@ silent AS MATERIALIZED (
                                                         ELSE COALESCE(c.disabled_reason, 'switched off') END),
                       ', ' ORDER BY k.channel) AS names
     FROM unnest(@extschema@.coupon_channel_names()) AS k (channel)
-    LEFT JOIN @extschema@.coupon_channel c ON c.channel = k.channel
+    LEFT JOIN @extschema@.coupon_channel_state c ON c.channel = k.channel
     WHERE c.enabled IS NOT TRUE
       AND EXISTS (SELECT FROM @extschema@.coupon_notification o WHERE o.channel = k.channel)),
 late AS MATERIALIZED (
     SELECT string_agg(format('%s (%s)', c.channel, date_trunc('second', clock_timestamp() - o.next_at)),
                       ', ' ORDER BY c.channel) AS names
-    FROM @extschema@.coupon_channel c CROSS JOIN LATERAL (
+    FROM @extschema@.coupon_channel_state c CROSS JOIN LATERAL (
         SELECT o.next_at FROM @extschema@.coupon_notification o
         WHERE o.channel = c.channel AND o.next_at <= clock_timestamp() - interval '1 minute'
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())

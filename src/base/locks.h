@@ -7,7 +7,9 @@
  * chance, one waits for the other for a moment; nothing else depends on it.
  *
  * Order: task lock, then user lock, then loader lock, then LWLocks of the
- * cache.  Nobody who holds a loader lock waits for a user lock or for a row.
+ * cache.  Nobody who holds a loader lock waits for a user lock or for a row.  A shop lock
+ * is held to the end of a transaction that may do anything: two of them that change
+ * several templates in different orders are a deadlock, and one ends with an error.
  */
 #ifndef COUPON_LOCKS_H
 #define COUPON_LOCKS_H
@@ -20,6 +22,7 @@
 #define LOCK_CLASS_USER 0xC002	/* one claim per template and user */
 #define LOCK_CLASS_TASK 0xC003	/* shared by backends that work at a task or load it */
 #define LOCK_CLASS_FOLD 0xC004	/* of a holder: shared by those who write its coupons by hand */
+#define LOCK_CLASS_SHOP 0xC005	/* one backend counts the templates of a shop and adds to them */
 
 static inline void
 LockTagOfLoader(LOCKTAG *tag, int64 template_id)
@@ -51,6 +54,13 @@ static inline void
 LockTagOfFold(LOCKTAG *tag, int32 holder)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, (uint32) holder, LOCK_CLASS_FOLD);
+}
+
+static inline void
+LockTagOfShop(LOCKTAG *tag, int64 shop_number)
+{
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (shop_number >> 32),
+						 (uint32) shop_number, LOCK_CLASS_SHOP);
 }
 
 #endif							/* COUPON_LOCKS_H */

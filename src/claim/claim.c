@@ -197,6 +197,16 @@ HoldUp(ClaimResult *result)
 	result->held_up = true;
 }
 
+static void
+HoldUpUndecided(ClaimWork *work)
+{
+	for (int i = 0; i < work->nusers; i++)
+	{
+		if (work->results[i].code == UNDECIDED)
+			HoldUp(&work->results[i]);
+	}
+}
+
 /*
  * Look at a user's rows, unless there are none: that takes a cache line of
  * user_filter.c in their place, which counts open claims as the look at the rows
@@ -450,7 +460,10 @@ ReserveAndInsert(ClaimWork *work)
 	if (reserved == STOCK_CLOSED || reserved == STOCK_RECOUNT)
 	{
 		UnlockUsers(work);
-		TemplateWait(&work->view, reserved);
+		if (work->request->waiting == CLAIM_WAITS)
+			TemplateWait(&work->view, reserved);
+		else if (!TemplateTryWait(&work->view, reserved))
+			HoldUpUndecided(work);
 		return;
 	}
 	if (reserved == STOCK_EMPTY)

@@ -283,8 +283,8 @@ RegistrationTemplates(int *n)
 /*
  * coupon_receive_new_user(user_id): claim every open registration template for
  * a user, each once.  It is for many shops, and waits for none of them: what is held up at
- * a gate is "out of stock", until the user comes again, and so is what another transaction
- * claims for him, if it does not end in a moment.
+ * a gate is "out of stock", until the user comes again, and so are what another transaction
+ * claims for him, if it does not end in a moment, and what one transaction has no room for.
  */
 Datum
 coupon_receive_new_user(PG_FUNCTION_ARGS)
@@ -317,7 +317,7 @@ coupon_receive_new_user(PG_FUNCTION_ARGS)
 		request.now = GetCurrentStatementStartTimestamp();
 		request.limit_cap = 1;
 		request.waiting = held_up ? CLAIM_WAITS_NOT : CLAIM_WAITS_BRIEFLY;
-		if (TemplateIsGated(templates[i]))
+		if (TemplateIsGated(templates[i]) || StockIsCrowded())
 			result = (ClaimResult) {.user_id = user_id, .code = OUTCOME_OUT_OF_STOCK};
 		else
 			ClaimCoupons(&request, &user_id, 1, &result);

@@ -53,14 +53,16 @@ enum
 static OwnerQuery set_channel = {
 	"INSERT INTO %1$s.coupon_channel (channel, endpoint,"
 	" body_template, mail_from, username, batch_size, max_in_flight,"
-	" timeout, enabled, require_tls, user_id_is_address, updated_at)"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, pg_catalog.clock_timestamp())"
+	" timeout, enabled, require_tls, user_id_is_address, updated_at, installation)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, pg_catalog.clock_timestamp(),"
+	"  %1$s.coupon_installation())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
 	" body_template = excluded.body_template, mail_from = excluded.mail_from,"
 	" username = excluded.username, batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
 	" timeout = excluded.timeout, enabled = excluded.enabled,"
 	" require_tls = excluded.require_tls, user_id_is_address = excluded.user_id_is_address,"
-	" disabled_reason = NULL, updated_at = excluded.updated_at",
+	" disabled_reason = NULL, updated_at = excluded.updated_at,"
+	" installation = excluded.installation",
 	11,
 	{TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, INTERVALOID,
 	BOOLOID, BOOLOID, BOOLOID}
@@ -75,7 +77,7 @@ static const int column_args[] = {
 
 static OwnerQuery enable_channel = {
 	"UPDATE %1$s.coupon_channel SET enabled = $2, disabled_reason = NULL,"
-	" updated_at = pg_catalog.clock_timestamp()"
+	" updated_at = pg_catalog.clock_timestamp(), installation = %1$s.coupon_installation()"
 	" WHERE channel OPERATOR(pg_catalog.=) $1",
 	2, {TEXTOID, BOOLOID}
 };
@@ -107,7 +109,7 @@ static OwnerQuery delete_contact = {
 };
 
 static OwnerQuery state_of_channel = {
-	"SELECT enabled, disabled_reason FROM %1$s.coupon_channel"
+	"SELECT enabled, disabled_reason FROM %1$s.coupon_channel_state"
 	" WHERE channel OPERATOR(pg_catalog.=) $1",
 	1, {TEXTOID}
 };

@@ -24,7 +24,8 @@
  * what were moved here would conflict with what he moves.
  */
 static OwnerQuery read_channels = {
-	"SELECT channel, endpoint, username, enabled, max_in_flight,"
+	"SELECT channel, endpoint, username,"
+	" enabled AND installation OPERATOR(pg_catalog.=) %1$s.coupon_installation(), max_in_flight,"
 	" (extract(epoch FROM timeout) OPERATOR(pg_catalog.*) 1000)::int,"
 	" updated_at, body_template, mail_from, require_tls, user_id_is_address,"
 	" " SECRET_OF("channel_secret", "channel") ","

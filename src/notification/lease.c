@@ -51,7 +51,8 @@
 #include "notification/outbox.h"
 
 static OwnerQuery read_templates = {
-	"SELECT t.id, t.name, t.receive_start FROM %1$s.coupon_template t"
+	"SELECT t.id, t.name, t.receive_start, t.shop_number,"
+	" t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text FROM %1$s.coupon_template t"
 	" WHERE t.id OPERATOR(pg_catalog.=) ANY ($1)",
 	1, {INT8ARRAYOID}
 };
@@ -144,6 +145,7 @@ AddLeased(Lease *lease, const Datum *values, const bool *isnull)
 	leased->notification.event = event;
 	leased->attempts = DatumGetInt32(values[NOTIFICATION_ATTEMPTS]);
 	leased->tries = leased->attempts - DatumGetInt32(values[QUEUE_FIRST_ATTEMPT]);
+	leased->due_at = DatumGetTimestampTz(values[NOTIFICATION_DUE_AT]);
 	leased->class = DatumGetInt16(values[QUEUE_LANE]) / OUTBOX_LANES;
 	leased->asynchronous = strcmp(event->kind, "coupon") == 0;
 	ReadRecipients(leased, DatumGetArrayTypeP(values[NOTIFICATION_USER_IDS]),
@@ -180,6 +182,9 @@ AddTemplates(List *events, MemoryContext context)
 		int64		id = DatumGetInt64(QueryValue(i, 1, &isnull));
 		const char *name = LeaseText(i, 2, context);
 		TimestampTz start = DatumGetTimestampTz(QueryValue(i, 3, &isnull));
+		bool		published = DatumGetBool(QueryValue(i, 5, &isnull));
+		Datum		shop = QueryValue(i, 4, &isnull);
+		int64		shop_number = isnull ? 0 : DatumGetInt64(shop);
 
 		foreach(lc, events)
 		{
@@ -187,6 +192,9 @@ AddTemplates(List *events, MemoryContext context)
 
 			if (event->template_id != id)
 				continue;
+			event->template_found = true;
+			event->published = published;
+			event->shop_number = shop_number;
 			event->name = name;
 			event->start = start;
 			event->has_start = true;

@@ -45,6 +45,7 @@ typedef struct LeasedNotification
 {
 	int			attempts;		/* with this one; the fencing number */
 	int			tries;			/* the same since the last replay */
+	TimestampTz due_at;
 	OutboxClass class;
 	bool		asynchronous;	/* what it tells of may not be on disk yet */
 	const char *broken;			/* why it can never be sent; NULL: it can */

@@ -24,7 +24,7 @@ typedef struct Firing
 	const RemindSale *sale;
 	bool		missed;
 	RemindBitmap from;			/* this and farther is due */
-	RemindBitmap fired;			/* what of it has fired of any row */
+	int			minutes;		/* what is said of reminders that are sent */
 	OutboxAdded *added[REMIND_CHANNELS][REMIND_SLOTS];
 } Firing;
 
@@ -68,6 +68,15 @@ IsUnchanged(const RemindSale *sale, TimestampTz now)
 	return found;
 }
 
+/* How long before the start it is, in steps: what a reminder that leaves now has to say. */
+static int
+MinutesLeft(TimestampTz left)
+{
+	int			steps = (RemindMinutesDue(left) + REMIND_STEP_MINUTES - 1) / REMIND_STEP_MINUTES;
+
+	return Min(Max(steps, 1) * REMIND_STEP_MINUTES, REMIND_MAX_MINUTES);
+}
+
 /* Where one kind of reminder is gathered for the outbox. */
 static OutboxAdded *
 AddedOf(Firing *firing, int channel, int minutes)
@@ -77,7 +86,8 @@ AddedOf(Firing *firing, int channel, int minutes)
 	if (*added == NULL)
 	{
 		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
-		.template_id = firing->sale->template_id, .minutes = minutes,
+			.template_id = firing->sale->template_id,
+			.minutes = firing->missed ? minutes : firing->minutes,
 		.due_at = RemindMoment(firing->sale->start, minutes)};
 
 		*added = OutboxBegin(&event, firing->missed);
@@ -99,27 +109,54 @@ PlaceOldIds(const RemindRow *row, RemindBitmap all, int64 *ids)
 		ids[RemindPlace(all, channel, minutes)] = old[i];
 }
 
+/*
+ * What is put into the outbox of all that is due: where several of a channel are, since the
+ * sale was moved nearer or nobody was there to fire them, the nearest alone.  All that is
+ * missed is recorded.
+ */
+static RemindBitmap
+ToSend(const Firing *firing, RemindBitmap due)
+{
+	RemindBitmap nearest = 0;
+	RemindBitmap seen = 0;
+
+	if (firing->missed)
+		return due;
+	for (int minutes = REMIND_STEP_MINUTES; minutes <= REMIND_MAX_MINUTES; minutes += REMIND_STEP_MINUTES)
+	{
+		for (int channel = 0; channel < REMIND_CHANNELS; channel++)
+		{
+			RemindBitmap bit = due & RemindBit(channel, minutes);
+
+			if (bit != 0 && (seen & ((RemindBitmap) 1 << channel)) == 0)
+			{
+				nearest |= bit;
+				seen |= (RemindBitmap) 1 << channel;
+			}
+		}
+	}
+	return nearest;
+}
+
 /* Returns how many have fired of a row, 0: others hold it. */
 static int
 FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 {
 	RemindBitmap due = row->bitmap & ~row->fired & firing->from;
 	RemindBitmap all = row->fired | due;
+	RemindBitmap send = (due & (due - 1)) == 0 ? due : ToSend(firing, due);
 	RemindBitmap left;
-	int64		ids[REMIND_CHANNELS * REMIND_SLOTS];
+	int64		ids[REMIND_CHANNELS * REMIND_SLOTS] = {0};
 	int			channel,
 				minutes;
 
 	PlaceOldIds(row, all, ids);
-	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
+	for (left = send; RemindTakeFirst(&left, &channel, &minutes);)
 		ids[RemindPlace(all, channel, minutes)] =
 			OutboxPut(AddedOf(firing, channel, minutes), row->user_id);
 	if (RemindRowsMark(rows, all, ids))
-	{
-		firing->fired |= due;
 		return pg_popcount64(due);
-	}
-	for (left = due; RemindTakeFirst(&left, &channel, &minutes);)
+	for (left = send; RemindTakeFirst(&left, &channel, &minutes);)
 		OutboxTakeBack(AddedOf(firing, channel, minutes));
 	return 0;
 }
@@ -134,13 +171,12 @@ int
 RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
 {
 	int			due = RemindMinutesDue(sale->start - now);
-	Firing		firing = {.sale = sale, .missed = sale->start <= now, .from = RemindFrom(due)};
+	Firing		firing = {.sale = sale, .missed = sale->start <= now, .from = RemindFrom(due),
+	.minutes = MinutesLeft(sale->start - now)};
 	int64		ndue = 0;
 	RemindRows	rows;
 	const RemindRow *row;
 	int			n;
-	int			channel,
-				minutes;
 
 	RemindRowsBegin(&rows, sale->template_id, due, sale->farthest, limit);
 	if (IsUnchanged(sale, now))
@@ -148,8 +184,14 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 		while ((row = RemindRowsNext(&rows)) != NULL)
 			ndue += FireRow(&firing, &rows, row);
 	}
-	while (RemindTakeFirst(&firing.fired, &channel, &minutes))
-		OutboxEnd(AddedOf(&firing, channel, minutes));
+	for (int channel = 0; channel < REMIND_CHANNELS; channel++)
+	{
+		for (int slot = 0; slot < REMIND_SLOTS; slot++)
+		{
+			if (firing.added[channel][slot] != NULL)
+				OutboxEnd(firing.added[channel][slot]);
+		}
+	}
 	n = RemindRowsEnd(&rows);
 	if (n == 0)
 		return 0;

@@ -57,6 +57,7 @@
 PG_FUNCTION_INFO_V1(coupon_remind_tick);
 
 #define PORTION 10000			/* rows of a tick of the worker's */
+#define LEAST_PART 500			/* rows of it for one sale */
 #define LOOK_AHEAD (REMIND_MAX_MINUTES * USECS_PER_MINUTE)
 #define LOOK_BACK (5 * USECS_PER_MINUTE)
 #define LAST_SLEEP 60000		/* ms: so late are rows that wake nobody */
@@ -189,14 +190,34 @@ CompareIds(const void *a, const void *b)
 }
 
 /*
+ * Of many sales that are due each gets a part of a look, so that a large one does not make
+ * the others late.  Where they are more than a look has parts, it begins with another one
+ * each time.
+ */
+static int
+PartOf(int limit, int nsales)
+{
+	return Max(limit / Max(nsales, 1), LEAST_PART);
+}
+
+static int
+FirstOf(int nsales, int ndue, int limit)
+{
+	static unsigned int turn = 0;
+
+	return ndue > limit / LEAST_PART ? (int) (turn++ % nsales) : 0;
+}
+
+/*
  * Fire what is due of a sale that has something due; returns when to come
  * again.  One that was held, or has changed meanwhile, stays so until nothing
  * of it is due.
  */
 static TimestampTz
-FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, RemindCounts *counts)
+FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, int part,
+		 RemindCounts *counts)
 {
-	int			n = RemindFire(sale, now, limit - (int) counts->rows, counts);
+	int			n = RemindFire(sale, now, Min(part, limit - (int) counts->rows), counts);
 
 	if (n == 0 || was_held)
 		Hold(sale->template_id);
@@ -214,17 +235,23 @@ FireNear(TimestampTz now, int limit, RemindCounts *counts)
 	TimestampTz begin = GetCurrentTimestamp();
 	RemindSale *sales;
 	int			n = ReadNear(&near_sales, now, &sales);
+	int			ndue = 0;
+	int			first;
 
 	all_pause = Max(ALL_PAUSE, ALL_SHARE *
 					TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp()));
 	all_pause = Min(all_pause, LAST_SLEEP);
 	nheld = 0;
+	for (int i = 0; i < n; i++)
+		ndue += RemindMoment(sales[i].start, sales[i].farthest) <= now;
+	first = FirstOf(n, ndue, limit);
 	for (int i = 0; i < n && counts->rows < limit; i++)
 	{
-		TimestampTz moment = RemindMoment(sales[i].start, sales[i].farthest);
+		const RemindSale *sale = &sales[(first + i) % n];
+		TimestampTz moment = RemindMoment(sale->start, sale->farthest);
 
 		if (moment <= now)
-			moment = FireSale(&sales[i], false, now, limit, counts);
+			moment = FireSale(sale, false, now, limit, PartOf(limit, ndue), counts);
 		next = Min(next, moment);
 	}
 	return next;
@@ -276,6 +303,9 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 	int64	   *before = palloc(Max(nbefore, 1) * sizeof(int64));
 	RemindSale *sales;
 	int			n = ReadNear(&near_starts, now, &sales);
+	bool	   *was_held = palloc(Max(n, 1) * sizeof(bool));
+	int			ndue = 0;
+	int			first;
 
 	if (nbefore > 0)
 		memcpy(before, held, nbefore * sizeof(int64));
@@ -283,21 +313,23 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 	nheld = 0;
 	for (int i = 0; i < n; i++)
 	{
-		bool		was_held = bsearch(&sales[i].template_id, before, nbefore,
-										   sizeof(int64), CompareIds) != NULL;
-		int			due = RemindMinutesDue(sales[i].start - now);
+		was_held[i] = bsearch(&sales[i].template_id, before, nbefore,
+							  sizeof(int64), CompareIds) != NULL;
+		AskForDue(&sales[i], RemindMinutesDue(sales[i].start - now), was_held[i]);
+		ndue += sales[i].farthest > 0;
+	}
+	first = FirstOf(n, ndue, limit);
+	for (int k = 0; k < n; k++)
+	{
+		int			i = (first + k) % n;
+		int			slot = SlotBelow(RemindMinutesDue(sales[i].start - now));
 
-		if (counts->rows >= limit)
-		{
-			if (was_held)
-				Hold(sales[i].template_id);
-			continue;
-		}
-		AskForDue(&sales[i], due, was_held);
-		if (sales[i].farthest > 0)
-			next = Min(next, FireSale(&sales[i], was_held, now, limit, counts));
-		if (SlotBelow(due) > 0)
-			next = Min(next, RemindMoment(sales[i].start, SlotBelow(due)));
+		if (counts->rows >= limit && was_held[i])
+			Hold(sales[i].template_id);
+		else if (counts->rows < limit && sales[i].farthest > 0)
+			next = Min(next, FireSale(&sales[i], was_held[i], now, limit, PartOf(limit, ndue), counts));
+		if (slot > 0)
+			next = Min(next, RemindMoment(sales[i].start, slot));
 	}
 	return next;
 }

@@ -61,6 +61,8 @@ AppendEventAnew(StringInfo out, const RenderNotification *notification)
 	RenderJsonId(out, event->template_id);
 	appendStringInfoString(out, ",\"name\":");
 	RenderJsonString(out, event->name);
+	appendStringInfoString(out, ",\"shop_number\":");
+	RenderJsonId(out, event->shop_number);
 	appendStringInfoString(out, ",\"start\":");
 	if (RenderHasStart(event))
 	{

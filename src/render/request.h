@@ -25,7 +25,10 @@ typedef struct RenderEvent
 	const char *kind;			/* "reminder", "coupon" or "test" */
 	const char *channel;
 	int64		template_id;	/* 0: none */
+	bool		template_found; /* its row is there */
+	bool		published;
 	const char *name;			/* of the template; NULL: none */
+	int64		shop_number;	/* 0: none */
 	bool		has_start;
 	TimestampTz start;
 	int			minutes;		/* 0: none */

@@ -47,7 +47,7 @@ static const Kind kinds[] = {
 typedef enum Placeholder
 {
 	PH_ID, PH_KIND, PH_CHANNEL, PH_USER_ID, PH_ADDRESS, PH_NAME, PH_TEMPLATE_ID,
-	PH_START, PH_MINUTES, PH_TASK_ID,
+	PH_START, PH_MINUTES, PH_TASK_ID, PH_SHOP_NUMBER,
 	/* not within a message: they contain one, or are for machines */
 	PH_SUBJECT, PH_BODY, PH_RECIPIENTS, PH_ADDRESSES,
 	PH_UNKNOWN
@@ -66,6 +66,7 @@ static const char *const placeholder_names[PH_UNKNOWN] = {
 	[PH_START] = "start",
 	[PH_MINUTES] = "minutes",
 	[PH_TASK_ID] = "task_id",
+	[PH_SHOP_NUMBER] = "shop_number",
 	[PH_SUBJECT] = "subject",
 	[PH_BODY] = "body",
 	[PH_RECIPIENTS] = "recipients",
@@ -403,6 +404,10 @@ AppendValue(StringInfo out, const Expansion *x, Placeholder which)
 		case PH_TASK_ID:
 			if (event->task_id != 0)
 				RenderInteger(out, event->task_id);
+			break;
+		case PH_SHOP_NUMBER:
+			if (event->shop_number != 0)
+				RenderInteger(out, event->shop_number);
 			break;
 		case PH_SUBJECT:
 			RenderEscaped(out, x->subject, x->escape);

@@ -102,14 +102,22 @@ RefuseToCrowd(const CacheKey *key)
 	if (likely(ChangesHeld() < CacheShare()))
 		return;
 	entry = FindPinned(key);
-	if ((entry != NULL && ChangesUnits(entry) > 0) ||
-		!CacheIsCrowded(RoleIsBound(ROLE_ANY) ? 4 : 2))
+	if ((entry != NULL && ChangesUnits(entry) > 0) || !StockIsCrowded())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_COUPON_CACHE_FULL),
 			 errmsg("this transaction has claims of %d templates in flight, and there is little room for more",
 					ChangesHeld()),
 			 errhint("Commit first, or raise \"coupon.max_templates\".")));
+}
+
+/*
+ * StockIsCrowded tells whether a claim of another template would be refused with VC004.
+ */
+bool
+StockIsCrowded(void)
+{
+	return ChangesHeld() >= CacheShare() && CacheIsCrowded(RoleIsBound(ROLE_ANY) ? 4 : 2);
 }
 
 /*

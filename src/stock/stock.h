@@ -40,6 +40,7 @@ extern StockResult StockLower(const CacheKey *key, int64 limit, int64 n,
 							  TimestampTz deadline);
 extern bool StockCloseGate(const CacheKey *key, TimestampTz deadline);
 extern void StockOpenGate(const CacheKey *key);
+extern bool StockIsCrowded(void);
 extern bool StockIsGated(const CacheKey *key);
 extern bool StockRead(const CacheKey *key, StockNumbers *numbers);
 

@@ -122,7 +122,7 @@ ClaimUnlessKeptOut(PutOffClaim *claim)
  * whole refuses the line no more than its batch.
  */
 static StepResult
-ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
+ClaimPutOff(const Task *task, const PutOffLine *line, bool wait, int *code)
 {
 	char		request_id[TASK_REQUEST_ID];
 	PutOffClaim claim = {.user_id = line->user_id};
@@ -140,11 +140,14 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
 	claim.request.limit_cap = 1;
 	claim.request.source = TASK_SOURCE;
 	claim.request.roles = ROLE_OPERATOR;
+	claim.request.waiting = wait ? CLAIM_WAITS : CLAIM_WAITS_NOT;
 	if (!ClaimUnlessKeptOut(&claim) || claim.result.kept_out)
 	{
 		SettlePutOff(task, line, LINE_INVALID_USER_ID);
 		return STEP_MORE;
 	}
+	if (claim.result.held_up)
+		return STEP_BUSY;
 	*code = claim.result.code;
 	switch (claim.result.code)
 	{
@@ -167,7 +170,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, int *code)
  * at it.
  */
 static StepResult
-TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *code)
+TryPutOff(const Task *task, const PutOffLine *line, bool wait, RowsOpenClaim *open, int *code)
 {
 	Datum		args[2];
 	RowsOfUser	rows;
@@ -183,7 +186,7 @@ TryPutOff(const Task *task, const PutOffLine *line, RowsOpenClaim *open, int *co
 	args[1] = Int64GetDatum(line->row_num);
 	if (QueryRun(&lock_put_off, args, NULL) == 0)
 		return STEP_BUSY;
-	return ClaimPutOff(task, line, code);
+	return ClaimPutOff(task, line, wait, code);
 }
 
 /* The next lines that were put off, in the order of the file. */
@@ -213,8 +216,8 @@ ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
  * be handled; "result" says why, or stays where there is none.
  */
 static bool
-TryPages(const Task *task, int64 last, RowsOpenClaim *open, int *code, StepResult *result,
-		 StepResult *one)
+TryPages(const Task *task, int64 last, bool wait, RowsOpenClaim *open, int *code,
+		 StepResult *result, StepResult *one)
 {
 	PutOffLine	lines[PAGE];
 
@@ -225,7 +228,7 @@ TryPages(const Task *task, int64 last, RowsOpenClaim *open, int *code, StepResul
 		CHECK_FOR_INTERRUPTS();
 		for (int i = 0; i < n; i++)
 		{
-			*one = TryPutOff(task, &lines[i], open, code);
+			*one = TryPutOff(task, &lines[i], wait, open, code);
 			last = lines[i].row_num;
 			if (*one == STEP_MORE || *one == STEP_REFUSED)
 				return true;
@@ -245,7 +248,7 @@ TryPages(const Task *task, int64 last, RowsOpenClaim *open, int *code, StepResul
  * the first of them, and then at some from anywhere.
  */
 StepResult
-DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
+DistributePutOff(const Task *task, bool wait, RowsOpenClaim *open, int *code)
 {
 	StepResult	result = STEP_LAST;
 	StepResult	one;
@@ -254,8 +257,8 @@ DistributePutOff(const Task *task, RowsOpenClaim *open, int *code)
 		(int64) (pg_prng_double(&pg_global_prng_state) * task->lines);
 
 	QueryBegin(&scope);
-	if (TryPages(task, 0, open, code, &result, &one) ||
-		(result != STEP_LAST && TryPages(task, anywhere, open, code, &result, &one)))
+	if (TryPages(task, 0, wait, open, code, &result, &one) ||
+		(result != STEP_LAST && TryPages(task, anywhere, wait, open, code, &result, &one)))
 		result = one;
 	QueryEnd(&scope);
 	return result;

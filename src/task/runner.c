@@ -46,6 +46,7 @@ PG_FUNCTION_INFO_V1(coupon_task_run_due);
 #define JOB_BUDGET_MS 100
 #define JOB_PAUSE_MS 1000
 #define JOB_LONGEST_MS (60 * 1000)
+#define STEP_LOCK_TIMEOUT "100ms"	/* of a step in a worker */
 
 /* A task that is due; the list is ordered by these. */
 typedef struct DueTask
@@ -59,6 +60,7 @@ typedef struct Run
 {
 	int64		task_id;
 	bool		foreground;		/* wait for others; errors go to the caller */
+	bool		in_worker;
 	void		(*next_transaction) (void);
 	TimestampTz reported;		/* foreground: when progress was shown last */
 
@@ -78,11 +80,15 @@ typedef struct Attempt
 	StepResult	result;
 } Attempt;
 
-static OwnerQuery start_task = {
-	"UPDATE %1$s.coupon_task SET state = 'in_progress'::pg_catalog.text,"
-	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())"
-	" WHERE id OPERATOR(pg_catalog.=) $1"
-	"  AND state OPERATOR(pg_catalog.=) 'pending'::pg_catalog.text",
+#define START_TASK \
+	"UPDATE %1$s.coupon_task SET state = 'in_progress'::pg_catalog.text," \
+	" started_at = COALESCE(started_at, pg_catalog.clock_timestamp())" \
+	" WHERE state OPERATOR(pg_catalog.=) 'pending'::pg_catalog.text AND id OPERATOR(pg_catalog.=) "
+
+static OwnerQuery start_task = {START_TASK "$1", 1, {INT8OID}};
+
+static OwnerQuery start_task_unless_held = {
+	START_TASK "(SELECT id FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1 FOR UPDATE SKIP LOCKED)",
 	1, {INT8OID}
 };
 
@@ -197,11 +203,14 @@ GiveCoupons(Run *run)
 		case TASK_FOUND:
 			break;
 	}
-	if (task.state == TASK_PENDING)
+	/* In a transaction of its own: what follows may wait, and nobody shall wait for its row. */
+	if (task.state == TASK_PENDING && run->foreground)
 	{
 		(void) RunFor(&start_task, run->task_id);	/* or another runner has */
-		task.state = TASK_IN_PROGRESS;
+		return STEP_MORE;
 	}
+	if (task.state == TASK_PENDING)
+		return RunFor(&start_task_unless_held, run->task_id) ? STEP_MORE : STEP_BUSY;
 	run->attempts = task.attempts;
 	run->submitted_at = task.submitted_at;
 	if (task.state != TASK_IN_PROGRESS)
@@ -210,10 +219,10 @@ GiveCoupons(Run *run)
 	if (!run->foreground && TemplateIsGated(task.template_id))
 		return STEP_BUSY;
 
-	result = DistributeBatch(&task, run->alone, &run->code);
+	result = DistributeBatch(&task, run->alone, run->foreground, &run->code);
 	if (result == STEP_LAST || result == STEP_BUSY)
 	{
-		StepResult	late = DistributePutOff(&task, &run->open, &run->code);
+		StepResult	late = DistributePutOff(&task, run->foreground, &run->open, &run->code);
 
 		if (result == STEP_LAST || late == STEP_MORE)
 			result = late;
@@ -407,6 +416,10 @@ AttemptStep(void *arg)
 {
 	Attempt    *attempt = arg;
 
+	/* All else that a worker does waits with it. */
+	if (attempt->run->in_worker)
+		(void) set_config_option("lock_timeout", STEP_LOCK_TIMEOUT, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	attempt->result = TakeStep(attempt->run, attempt->last);
 	return true;
 }
@@ -506,7 +519,8 @@ RunTurn(int64 *pause)
 		n = ListDue(last, tasks);
 		for (int i = 0; i < n; i++)
 		{
-			Run			run = {.task_id = tasks[i].id, .next_transaction = NextWorkerTransaction};
+			Run			run = {.task_id = tasks[i].id, .in_worker = true,
+			.next_transaction = NextWorkerTransaction};
 			long		left = JOB_BUDGET_MS - TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp());
 
 			if (left <= 0)

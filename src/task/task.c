@@ -38,7 +38,9 @@
 #include "task/stage.h"
 #include "task/task.h"
 
-#define MIN_BATCH_OF_SHOP 1000	/* lines */
+/* Lines of a batch of a shop. */
+#define MIN_BATCH_OF_SHOP 1000
+#define MAX_BATCH_OF_SHOP 5000
 
 static const char *const state_names[] = {
 	[TASK_DRAFT] = "draft",
@@ -272,11 +274,12 @@ TaskRequireReadCommitted(void)
 				 errhint("Use READ COMMITTED.")));
 }
 
-/* All shops share the worker: none has it commit for each line. */
+/* All shops share the worker: none has it commit for each line, or be away for long. */
 static int
 BatchSize(void)
 {
-	return RoleIsBound(ROLE_OPERATOR) ? Max(coupon_batch_size, MIN_BATCH_OF_SHOP) : coupon_batch_size;
+	return RoleIsBound(ROLE_OPERATOR) ? Min(Max(coupon_batch_size, MIN_BATCH_OF_SHOP), MAX_BATCH_OF_SHOP) :
+		coupon_batch_size;
 }
 
 /*

@@ -47,12 +47,15 @@
 #include "template/template.h"
 
 #define LOCKED_AT_A_TIME 128	/* users, where rows go through SQL */
-#define NOT_ENOUGH (-1)			/* beside outcome codes: stock may not suffice */
+/* Beside outcome codes: stock may not suffice; others have shut the template, for as long as they like. */
+#define NOT_ENOUGH (-1)
+#define SHUT (-2)
 
 typedef struct Batch
 {
 	const Task *task;
 	bool		alone;			/* no other runner is at the task */
+	bool		wait;			/* for others */
 	char		request_id[TASK_REQUEST_ID]; /* stored with its coupons */
 	SectionPart part;
 	Line	   *lines;
@@ -209,7 +212,7 @@ IsEnough(const Batch *batch, int64 wanted, int64 got)
 /*
  * Reserve units for the wanted lines: sets how many there were.  Returns
  * OUTCOME_OK, or the code by which the template gives nothing at all, or
- * NOT_ENOUGH.
+ * NOT_ENOUGH, or SHUT.
  */
 static int
 ReserveUnits(Batch *batch, int64 wanted, int64 *got)
@@ -237,7 +240,10 @@ ReserveUnits(Batch *batch, int64 wanted, int64 *got)
 			continue;
 		if (reserved == STOCK_CLOSED || reserved == STOCK_RECOUNT)
 		{
-			TemplateWait(&batch->view, reserved);
+			if (batch->wait)
+				TemplateWait(&batch->view, reserved);
+			else if (!TemplateTryWait(&batch->view, reserved))
+				return SHUT;
 			continue;
 		}
 		if (IsEnough(batch, wanted, *got))
@@ -481,10 +487,11 @@ GoInFileOrder(const Batch *batch)
 
 /*
  * DistributeBatch handles the next batch of a task, which is locked: for update
- * if the caller is alone, else for share.
+ * if the caller is alone, else for share.  wait: for whoever has shut the template; else
+ * STEP_BUSY.
  */
 StepResult
-DistributeBatch(const Task *task, bool alone, int *code)
+DistributeBatch(const Task *task, bool alone, bool wait, int *code)
 {
 	Batch		batch = {0};
 	QueryScope	scope;
@@ -492,6 +499,7 @@ DistributeBatch(const Task *task, bool alone, int *code)
 
 	batch.task = task;
 	batch.alone = alone;
+	batch.wait = wait;
 	TemplateRequirePreload();
 	QueryBegin(&scope);
 	if (!TakeBatch(&batch))
@@ -507,6 +515,8 @@ DistributeBatch(const Task *task, bool alone, int *code)
 		*code = HandleBatch(&batch);
 		if (*code == NOT_ENOUGH)
 			result = GoInFileOrder(&batch);
+		else if (*code == SHUT)
+			result = STEP_BUSY;
 		else if (*code != OUTCOME_OK)
 			result = STEP_REFUSED;
 	}

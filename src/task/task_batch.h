@@ -15,15 +15,14 @@ typedef enum StepResult
 	STEP_ALONE,					/* stock may not suffice: nobody else may run */
 	STEP_DIVIDED,				/* in the order of the file: others may run again */
 	STEP_WAIT,					/* for a user's own claim, in "open" */
-	STEP_BUSY,					/* others are at the lines that are left */
+	STEP_BUSY,					/* others are at the lines that are left, or at the template */
 	STEP_REFUSED,				/* the template gives nothing: see "code" */
 	STEP_LAST,					/* no lines are left */
 	STEP_OVER					/* the task is not running */
 } StepResult;
 
-extern StepResult DistributeBatch(const Task *task, bool alone, int *code);
-extern StepResult DistributePutOff(const Task *task, RowsOpenClaim *open,
-										 int *code);
+extern StepResult DistributeBatch(const Task *task, bool alone, bool wait, int *code);
+extern StepResult DistributePutOff(const Task *task, bool wait, RowsOpenClaim *open, int *code);
 extern void DistributeWaitForOthers(int64 task_id, bool alone);
 
 #endif							/* COUPON_TASK_BATCH_H */

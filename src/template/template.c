@@ -22,9 +22,12 @@
 #include "base/errors.h"
 #include "base/guc.h"
 #include "base/outcome.h"
+#include "base/subxact.h"
 #include "stock/cache.h"
 #include "stock/xact_changes.h"
 #include "template/template.h"
+
+#define SHORT_WAIT "100ms"
 
 StaticAssertDecl(sizeof(TemplateAttrs) <= CACHE_PAYLOAD,
 				 "attributes of a template must fit an entry of the cache");
@@ -310,6 +313,47 @@ TemplateWait(const TemplateView *view, StockResult reason)
 	}
 	else
 		(void) TemplateLoad(template_id, true);
+}
+
+typedef struct ShortWait
+{
+	const TemplateView *view;
+	StockResult reason;
+} ShortWait;
+
+static bool
+WaitShortly(void *arg)
+{
+	ShortWait  *wait = arg;
+	int			nestlevel = NewGUCNestLevel();
+
+	(void) set_config_option("lock_timeout", SHORT_WAIT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("coupon.gate_timeout", SHORT_WAIT, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+	TemplateWait(wait->view, wait->reason);
+	AtEOXact_GUC(false, nestlevel);
+	return true;
+}
+
+/*
+ * TemplateTryWait is TemplateWait for those who act for many templates: at a gate it does
+ * not wait, and for the moment of a count at most a moment.  False: it took too long.
+ */
+bool
+TemplateTryWait(const TemplateView *view, StockResult reason)
+{
+	ShortWait	wait = {view, reason};
+	ErrorData  *error;
+
+	if (reason == STOCK_CLOSED)
+		return false;
+	if (SubxactRun(WaitShortly, &wait, &error))
+		return true;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		error->sqlerrcode != ERRCODE_COUPON_GATE_TIMEOUT)
+		ReThrowError(error);
+	return false;
 }
 
 /*

@@ -71,6 +71,7 @@ typedef struct TemplateView
 extern bool TemplateFetch(int64 template_id, TemplateView *view);
 extern void TemplatePeek(int64 template_id, TemplateView *view);
 extern void TemplateRefuseOwnRows(int64 template_id);
+extern bool TemplateTryWait(const TemplateView *view, StockResult reason);
 extern bool TemplateIsGated(int64 template_id);
 extern StockResult TemplateReserve(const TemplateView *view, int64 want,
 								   int64 *got);

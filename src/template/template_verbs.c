@@ -25,6 +25,7 @@
 #include "base/args.h"
 #include "base/catalog.h"
 #include "base/errors.h"
+#include "base/locks.h"
 #include "base/outcome.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
@@ -191,6 +192,7 @@ static void
 RequireFewRegistrations(const Stored *stored)
 {
 	Datum		arg = Int64GetDatum(stored->id);
+	LOCKTAG		tag;
 	QueryScope	scope;
 	bool		isnull;
 	int64		n;
@@ -198,6 +200,14 @@ RequireFewRegistrations(const Stored *stored)
 	QueryBegin(&scope);
 	QueryRun(&open_registrations, &arg, NULL);
 	n = DatumGetInt64(QueryValue(0, 1, &isnull));
+	if (n > 0)
+	{
+		/* Until the commit, since others do not see this one before. */
+		LockTagOfShop(&tag, stored->shop_number);
+		(void) LockAcquire(&tag, ExclusiveLock, false, false);
+		QueryRunLatest(&open_registrations, &arg, NULL);
+		n = DatumGetInt64(QueryValue(0, 1, &isnull));
+	}
 	QueryEnd(&scope);
 	if (n > MAX_REGISTRATIONS)
 		ereport(ERROR,

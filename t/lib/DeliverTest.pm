@@ -158,13 +158,13 @@ sub new_template
 }
 
 # Reminders of users first to last are due now: they are half an hour before
-# the start, and that is moved to twenty minutes from now.
+# the start, and that is moved to a little less from now.
 sub reminders_due
 {
 	my ($channels, $first, $last, $name) = @_;
 	my $id = new_template('10 hours', $name);
 	sql("SELECT DISTINCT code FROM generate_series($first, $last) u, unnest('{$channels}'::text[]) c, coupon_remind_create($id, u, c, 30)") eq '0' or die;
-	sql("UPDATE coupon_template SET receive_start = now() + interval '20 minutes' WHERE id = $id");
+	sql("UPDATE coupon_template SET receive_start = now() + interval '29 min 30 s' WHERE id = $id");
 	return $id;
 }
 

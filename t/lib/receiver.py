@@ -44,6 +44,8 @@ SMTP, by recipient:
     spam@…              554 to the text
     hang@…              no reply to RCPT
     close@…             closed instead of a reply to the text
+    hold@…              no reply to the text, ever
+    slow@…              250 to the text after half a second
 User "user" with password "secret" may log in.
 """
 import asyncio
@@ -222,6 +224,10 @@ class Handler:
         names = [a.split("@")[0] for a in envelope.rcpt_tos]
         if "spam" in names:
             return "554 5.7.1 this is spam"
+        if "hold" in names:
+            await asyncio.sleep(3600)
+        if "slow" in names:
+            await asyncio.sleep(0.5)
         if "close" in names:
             server.transport.abort()
             return "451 never sent"
