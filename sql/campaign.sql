@@ -55,7 +55,7 @@ SET coupon.batch_size = 2;
 CALL make_campaign('stopped', 930, ARRAY['9311', '9312', '9313', '9314', '9315']);
 UPDATE coupon_task SET notify = '{sms}' WHERE id = campaign_id('stopped');
 SELECT outcome FROM coupon_task_submit(campaign_id('stopped'));
-CREATE FUNCTION stops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.user_id = 9313 THEN RAISE EXCEPTION ''stop''; END IF; RETURN NEW; END';
+CREATE FUNCTION stops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.user_id = 9313 THEN PERFORM 1 / 0; END IF; RETURN NEW; END';
 CREATE TRIGGER stops BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION stops();
 CALL coupon_task_run_due();
 DROP TRIGGER stops ON user_coupon;

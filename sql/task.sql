@@ -196,6 +196,24 @@ SELECT row_num, user_id, cause, detail FROM failure WHERE name = 'kept out';
 DROP TRIGGER my_keep_out ON user_coupon;
 DROP FUNCTION keep_out;
 
+-- nor do those whom it refuses with an error, or a constraint does; each says why
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.user_id = 902 THEN RAISE EXCEPTION 'user % is barred', new.user_id; END IF; RETURN new; END$$;
+CREATE TRIGGER my_refuse BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION refuse();
+ALTER TABLE user_coupon ADD CONSTRAINT not_904 CHECK (user_id <> 904 OR template_id <> 911);
+CALL make('refused', 911, ARRAY['905', '902', '906', '904', '907']);
+CALL coupon_task_run(id_of('refused'));
+SELECT * FROM state WHERE name = 'refused';
+SELECT row_num, user_id, cause, detail FROM failure WHERE name = 'refused';
+-- any other error is a fault, and stops it
+CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM 1 / (new.user_id - 908); RETURN new; END$$;
+CALL make('fault', 911, ARRAY['908', '909']);
+CALL coupon_task_run(id_of('fault'));
+SELECT * FROM state WHERE name = 'fault';
+DROP TRIGGER my_refuse ON user_coupon;
+DROP FUNCTION refuse;
+ALTER TABLE user_coupon DROP CONSTRAINT not_904;
+SELECT outcome FROM coupon_task_cancel(id_of('fault'));
+
 -- A loader's view on his stage does not keep the task from ending
 SELECT format('CREATE VIEW on_stage AS SELECT * FROM coupon_stage_%s', id_of('timeout')) AS command \gset
 :command;

@@ -28,7 +28,7 @@
 #define OVERTAKEN 100			/* ms by which commits are out of order as a rule */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define PORTION 2				/* that part of a window is worth a transaction */
-#define SHARE 8					/* that part of the places each class leaves to the other */
+#define SHARE 8					/* that part of the places each class is sure of */
 
 static ChannelWindow windows[WINDOW_MOST];
 static int	nwindows = 0;
@@ -152,23 +152,28 @@ Places(const ChannelWindow *window)
 }
 
 /*
- * The places that a class may still take.  Each leaves a share to the other: what has a
- * moment finds a place, if there are two, although all others wait for a receiver that
- * hangs, and announcements come through while reminders are many.
+ * A share of the places is kept free of announcements, so that what has a moment finds
+ * one, if there are two, although all others wait for a receiver that hangs.
  */
+static int
+ShareOf(int places)
+{
+	return places > 1 ? Max(places / SHARE, 1) : 0;
+}
+
+/* The places that a class may still take. */
 static int
 FreePlaces(const ChannelWindow *window, OutboxClass class)
 {
 	int			places;
-	int			share;
 
 	if (window->channel == NULL)
 		return 0;
 	places = Places(window);
-	share = places / SHARE;
-	if (class == OUTBOX_BULK && places > 1)
-		share = Max(share, 1);
-	return Min(places - Taken(window), places - share - TakenBy(window, class));
+	if (class == OUTBOX_MOMENT)
+		return places - Taken(window);
+	return Min(places - Taken(window),
+			   places - ShareOf(places) - TakenBy(window, OUTBOX_BULK));
 }
 
 /* When the first lane of a class may have something. */
@@ -321,15 +326,14 @@ RewindLanes(ChannelWindow *window, TimestampTz now)
 
 /*
  * WindowTake leases as many notifications as a window has free places, in a transaction;
- * they live in the memory context given.  First announcements up to their share, then what
- * has a moment, then more announcements.
+ * they live in the memory context given.  First announcements up to a share, so that they
+ * come through while reminders are many, then what has a moment, then more announcements.
  */
 List *
 WindowTake(ChannelWindow *window, MemoryContext context)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		rewound = RewindLanes(window, now);
-	int			share = Places(window) / SHARE;
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Lease		lease;
 	List	   *notifications;
@@ -337,7 +341,8 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 	LeaseBegin(&lease, window->channel,
 			   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
 	TakeClass(window, &lease, OUTBOX_BULK,
-			  Min(share - TakenBy(window, OUTBOX_BULK), FreePlaces(window, OUTBOX_BULK)), now);
+			  Min(Places(window) / SHARE - TakenBy(window, OUTBOX_BULK),
+				  FreePlaces(window, OUTBOX_BULK)), now);
 	TakeClass(window, &lease, OUTBOX_MOMENT, FreePlaces(window, OUTBOX_MOMENT), now);
 	TakeClass(window, &lease, OUTBOX_BULK, FreePlaces(window, OUTBOX_BULK), now);
 	notifications = LeaseEnd(&lease);

@@ -256,7 +256,8 @@ IsTooLate(const LeasedNotification *leased, TimestampTz now)
 
 	if (event->template_id != 0 && !event->template_found)
 		return TimestampDifferenceExceeds(leased->due_at, now, LONGEST_WAIT);
-	return IsReminder(event) && event->has_start && event->start <= now;
+	return IsReminder(event) &&
+		(event->template_id == 0 || (event->has_start && event->start <= now));
 }
 
 /* Until when it waits, for what has changed since it was put into the outbox; 0: not. */

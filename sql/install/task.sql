@@ -83,7 +83,7 @@ CREATE TABLE @extschema@.coupon_task_failure (
     row_num bigint NOT NULL,
     user_id text,
     cause   text NOT NULL
-            CHECK (cause IN ('already_received', 'out_of_stock', 'invalid_user_id', 'duplicate_line')),
+            CHECK (cause IN ('already_received', 'out_of_stock', 'invalid_user_id', 'duplicate_line', 'refused')),
     detail  text,
     PRIMARY KEY (task_id, row_num)
 );
@@ -143,7 +143,8 @@ CREATE FUNCTION @extschema@.coupon_task_causes()
             ('already_received', 'The user has this coupon already.', '用户已拥有该优惠券'),
             ('out_of_stock', 'No coupon was left.', '优惠券库存不足'),
             ('invalid_user_id', 'The line has no valid user id.', '用户编号无效'),
-            ('duplicate_line', 'The user is in the file before.', '文件中用户重复')) v (cause, message_en, message_zh);
+            ('duplicate_line', 'The user is in the file before.', '文件中用户重复'),
+            ('refused', 'A rule of the shop refused the coupon.', '商家规则拒绝发放')) v (cause, message_en, message_zh);
     END;
 COMMENT ON FUNCTION @extschema@.coupon_task_causes() IS 'the causes in coupon_task_failure, with texts to show';
 

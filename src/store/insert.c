@@ -358,6 +358,17 @@ InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows)
 }
 
 /*
+ * InsertWasRefused tells whether an error is the word of a trigger or constraint of
+ * somebody's about the rows, and not a fault that others would meet too.
+ */
+bool
+InsertWasRefused(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_RAISE_EXCEPTION ||
+		ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION;
+}
+
+/*
  * InsertLockBatch locks all partitions for InsertBatch, and tells whether it
  * may insert directly.
  */

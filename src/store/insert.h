@@ -29,6 +29,7 @@ typedef struct InsertRow
 } InsertRow;
 
 extern int	InsertCoupons(const InsertCommon *common, InsertRow *rows, int nrows);
+extern bool InsertWasRefused(const ErrorData *error);
 extern bool InsertLockBatch(void);
 extern int	InsertBatch(const InsertCommon *common, InsertRow *rows, int nrows,
 						bool direct);

@@ -17,6 +17,7 @@
 #include "base/subxact.h"
 #include "claim/claim.h"
 #include "notification/outbox.h"
+#include "store/insert.h"
 #include "task/input_rows.h"
 #include "task/task_batch.h"
 #include "template/template.h"
@@ -69,7 +70,7 @@ typedef struct PutOffClaim
 
 /* Record what became of a line. */
 static void
-SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
+SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate, const char *detail)
 {
 	Line		settled = {0};
 	Datum		args[4];
@@ -78,8 +79,7 @@ SettlePutOff(const Task *task, const PutOffLine *line, LineFate fate)
 	settled.row_num = line->row_num;
 	settled.user_id = line->user_id;
 	settled.fate = fate;
-	if (fate == LINE_INVALID_USER_ID)
-		settled.detail = "refused by a trigger or index of user_coupon";
+	settled.detail = detail;
 	failed = LinesRecordFailures(task->id, &settled, 1);
 	args[0] = Int64GetDatum(task->id);
 	args[1] = Int32GetDatum(line->batch);
@@ -102,18 +102,20 @@ Claim(void *arg)
 }
 
 /*
- * Claim, unless a trigger or unique index of somebody's own keeps the row out:
- * false then, and the other lines of the task go on.
+ * Claim, unless a trigger or constraint of somebody's own keeps the row out: false then,
+ * "detail" says so, and the other lines of the task go on.
  */
 static bool
-ClaimUnlessKeptOut(PutOffClaim *claim)
+ClaimUnlessRefused(PutOffClaim *claim, const char **detail)
 {
 	ErrorData  *error;
 
+	*detail = "refused by a trigger or index of user_coupon";
 	if (SubxactRun(Claim, claim, &error))
-		return true;
-	if (error->sqlerrcode != ERRCODE_UNIQUE_VIOLATION)
+		return !claim->result.kept_out;
+	if (!InsertWasRefused(error))
 		ReThrowError(error);
+	*detail = LineDetail(error->message);
 	return false;
 }
 
@@ -126,6 +128,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, bool wait, int *code)
 {
 	char		request_id[TASK_REQUEST_ID];
 	PutOffClaim claim = {.user_id = line->user_id};
+	const char *detail;
 	TemplateView view;
 
 	*code = OUTCOME_NOT_FOUND;
@@ -141,9 +144,9 @@ ClaimPutOff(const Task *task, const PutOffLine *line, bool wait, int *code)
 	claim.request.source = TASK_SOURCE;
 	claim.request.roles = ROLE_OPERATOR;
 	claim.request.waiting = wait ? CLAIM_WAITS : CLAIM_WAITS_NOT;
-	if (!ClaimUnlessKeptOut(&claim) || claim.result.kept_out)
+	if (!ClaimUnlessRefused(&claim, &detail))
 	{
-		SettlePutOff(task, line, LINE_INVALID_USER_ID);
+		SettlePutOff(task, line, LINE_REFUSED, detail);
 		return STEP_MORE;
 	}
 	if (claim.result.held_up)
@@ -153,13 +156,13 @@ ClaimPutOff(const Task *task, const PutOffLine *line, bool wait, int *code)
 	{
 		case OUTCOME_OK:
 			/* Repeated: the coupon is that of another line of the file. */
-			SettlePutOff(task, line, claim.result.repeated ? LINE_DUPLICATE : LINE_ISSUED);
+			SettlePutOff(task, line, claim.result.repeated ? LINE_DUPLICATE : LINE_ISSUED, NULL);
 			return STEP_MORE;
 		case OUTCOME_OVER_LIMIT:
-			SettlePutOff(task, line, LINE_ALREADY_RECEIVED);
+			SettlePutOff(task, line, LINE_ALREADY_RECEIVED, NULL);
 			return STEP_MORE;
 		case OUTCOME_OUT_OF_STOCK:
-			SettlePutOff(task, line, LINE_OUT_OF_STOCK);
+			SettlePutOff(task, line, LINE_OUT_OF_STOCK, NULL);
 			return STEP_MORE;
 	}
 	return STEP_REFUSED;

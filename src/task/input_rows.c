@@ -17,11 +17,13 @@
 #include "task/input_rows.h"
 
 #define MAX_SHOWN_USER_ID 100	/* bytes of a bad user id that are kept */
+#define MAX_DETAIL 500			/* bytes */
 
 static const char *const causes[] = {
 	[LINE_ALREADY_RECEIVED] = "already_received",
 	[LINE_OUT_OF_STOCK] = "out_of_stock",
 	[LINE_INVALID_USER_ID] = "invalid_user_id",
+	[LINE_REFUSED] = "refused",
 	[LINE_DUPLICATE] = "duplicate_line",
 };
 
@@ -238,6 +240,16 @@ ArrayOf(Datum *values, bool *nulls, int n, Oid type)
 											  type == INT8OID ? 8 : -1,
 											  type == INT8OID ? FLOAT8PASSBYVAL : false,
 											  type == INT8OID ? TYPALIGN_DOUBLE : TYPALIGN_INT));
+}
+
+/*
+ * LineDetail cuts a message that others have written to what is kept of it.
+ */
+const char *
+LineDetail(char *message)
+{
+	message[pg_mbcliplen(message, strlen(message), MAX_DETAIL)] = '\0';
+	return message;
 }
 
 static bool

@@ -15,6 +15,7 @@ typedef enum LineFate
 	LINE_ALREADY_RECEIVED,
 	LINE_OUT_OF_STOCK,
 	LINE_INVALID_USER_ID,
+	LINE_REFUSED,				/* by a trigger, CHECK or index of somebody's */
 	LINE_DUPLICATE				/* of the line before it in order of users */
 } LineFate;
 
@@ -29,6 +30,7 @@ typedef struct Line
 } Line;
 
 extern void LineFill(Line *line, int64 row_num, const text *user, bool cut);
+extern const char *LineDetail(char *message);
 extern void LinesSortByRow(Line *lines, int nlines);
 extern void LinesSortByUser(Line *lines, int nlines);
 extern void LinesMarkDuplicates(Line *lines, int nlines);

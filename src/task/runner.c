@@ -338,7 +338,7 @@ SubmitIfDraft(int64 task_id)
 	Task		task;
 	int			code;
 
-	if (!TaskRead(task_id, TASK_FOR_UPDATE, &task))
+	if (!TaskReadToSubmit(task_id, &task))
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld does not exist", (long long) task_id)));

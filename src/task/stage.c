@@ -15,9 +15,10 @@
  * the table.  Nothing depends on where rows lie: a dump and
  * restore, or a VACUUM FULL, may come in between.
  *
- * A statement that writes to the stage locks the task for share and looks at
- * its state; sealing locks it for update.  So sealing waits for those who are
- * loading, and nothing enters a file that is sealed.
+ * A statement that writes to the stage has its table locked, then locks the task for
+ * share and looks at its state; sealing locks the table, then the task for update.  So
+ * sealing waits for those who are loading, and whoever comes late waits for the seal, and
+ * is told: nothing enters a file that is sealed.
  *
  * The stage belongs to the extension as a table, not as a member: members are
  * not dumped with their rows.  DROP EXTENSION drops it.
@@ -197,6 +198,16 @@ StageCreate(int64 task_id, Oid loader)
 	ObjectAddressSet(extension, ExtensionRelationId,
 					 get_extension_oid("coupon", false));
 	recordDependencyOn(&table, &extension, DEPENDENCY_AUTO);
+}
+
+/*
+ * StageLockToSeal waits for those who are loading a stage, and keeps others out, until the
+ * end of the transaction.  Before the task is locked: see above.
+ */
+void
+StageLockToSeal(int64 task_id)
+{
+	(void) LockStage(task_id, ShareLock, 0);
 }
 
 /*

@@ -21,6 +21,7 @@ typedef struct StageSurvey
 extern Oid	StageOid(int64 task_id);
 extern void StageLook(int64 task_id, int64 template_id, StageSurvey *survey);
 extern void StageCreate(int64 task_id, Oid loader);
+extern void StageLockToSeal(int64 task_id);
 extern int64 StageClear(int64 task_id);
 extern void StageDrop(int64 task_id);
 extern int64 StageSeal(int64 task_id, int64 first_row, int batch_size);

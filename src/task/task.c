@@ -207,6 +207,27 @@ TaskRead(int64 task_id, TaskLock lock, Task *task)
 }
 
 /*
+ * TaskReadToSubmit is TaskRead for update, of a draft with its stage locked before, as those
+ * who load it lock them.
+ */
+bool
+TaskReadToSubmit(int64 task_id, Task *task)
+{
+	Datum		args[2];
+	char		nulls[2] = {' ', ' '};
+	QueryScope	scope;
+
+	args[0] = Int64GetDatum(task_id);
+	RoleBoundShops(ROLE_OPERATOR, &args[1], &nulls[1]);
+	QueryBegin(&scope);
+	if (QueryRun(&read_task, args, nulls) == 1 &&
+		StateOfName(TextDatumGetCString(QueryRequired(0, 1, TEXTOID))) == TASK_DRAFT)
+		StageLockToSeal(task_id);
+	QueryEnd(&scope);
+	return TaskRead(task_id, TASK_FOR_UPDATE, task);
+}
+
+/*
  * TaskOwnsTemplate tells whether the template is of the shop that it was of
  * when the task was made.  One made later, with the id of one that was
  * deleted, may be another's.
@@ -294,7 +315,7 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 	QueryScope	scope;
 
 	TaskRequireReadCommitted();
-	if (!TaskRead(task_id, TASK_FOR_UPDATE, task))
+	if (!TaskReadToSubmit(task_id, task))
 		return OUTCOME_NOT_FOUND;
 	task->send_at = now || TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at;
 	if (task->state != TASK_DRAFT && task->state != TASK_PENDING &&

@@ -53,6 +53,7 @@ typedef struct Task
 
 extern TaskFound TaskTryRead(int64 task_id, TaskLock lock, bool wait, Task *task);
 extern bool TaskRead(int64 task_id, TaskLock lock, Task *task);
+extern bool TaskReadToSubmit(int64 task_id, Task *task);
 extern bool TaskOwnsTemplate(const Task *task, const TemplateView *view);
 extern void TaskRequestId(const Task *task, char *request_id);
 extern const char *TaskStateName(TaskState state);

@@ -37,6 +37,7 @@
 #include "base/locks.h"
 #include "base/outcome.h"
 #include "base/owner_query.h"
+#include "base/subxact.h"
 #include "notification/outbox.h"
 #include "store/insert.h"
 #include "store/user_filter.h"
@@ -292,6 +293,54 @@ InsertWanted(Batch *batch, Line *lines, int nlines, bool direct)
 	return made;
 }
 
+/* What InsertSome is to insert, and how many it has. */
+typedef struct SomeLines
+{
+	Batch	   *batch;
+	Line	   *lines;
+	int			nlines;
+	int			made;
+} SomeLines;
+
+static bool
+InsertSome(void *arg)
+{
+	SomeLines  *some = arg;
+
+	some->made = InsertWanted(some->batch, some->lines, some->nlines, false);
+	return true;
+}
+
+/*
+ * InsertWanted through SQL, where a trigger or constraint of somebody's may refuse a line
+ * with an error: then each by itself, and that line has failed.
+ */
+static int
+InsertUnlessRefused(Batch *batch, Line *lines, int nlines)
+{
+	SomeLines	some = {batch, lines, nlines, 0};
+	ErrorData  *error;
+	int			made = 0;
+
+	if (SubxactRun(InsertSome, &some, &error))
+		return some.made;
+	if (!InsertWasRefused(error))
+		ReThrowError(error);
+	if (nlines == 1)
+	{
+		lines->fate = LINE_REFUSED;
+		lines->detail = LineDetail(error->message);
+		return 0;
+	}
+	FreeErrorData(error);
+	for (int i = 0; i < nlines; i++)
+	{
+		if (lines[i].fate == LINE_WANTED)
+			made += InsertUnlessRefused(batch, &lines[i], 1);
+	}
+	return made;
+}
+
 /* Whether the user of a line could be locked, and still has no coupon. */
 static bool
 LockUser(const Batch *batch, const Line *line, LOCKTAG *tag)
@@ -336,7 +385,7 @@ InsertWantedThroughSql(Batch *batch)
 				batch->lines[i].fate = LINE_PUT_OFF;
 		}
 		if (nlocked > 0)
-			made += InsertWanted(batch, batch->lines + first, n, false);
+			made += InsertUnlessRefused(batch, batch->lines + first, n);
 		while (nlocked > 0)
 			(void) LockRelease(&tags[--nlocked], ExclusiveLock, false);
 	}
