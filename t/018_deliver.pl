@@ -180,6 +180,27 @@ sql(q{DELETE FROM coupon_message});
 	is(ids_of(arrived('ok/index')), sorted($ids), 'index: each once');
 }
 
+# A gateway may mean one recipient by 410: he gets no more, and others theirs; it is the
+# channel when several different ones have been refused in a row.
+{
+	my @words = map { $_ == 3 ? "bad$_" : "good$_" } 1 .. 6;
+	channel('ch3', 'status-on/bad/410', q{recipient_status => '{410,429}', max_in_flight => 1});
+	my $ids = join(',', map { sql("SELECT notification_id FROM coupon_channel_test('ch3', '$_')") } @words);
+	await("count(*) = 6 FROM coupon_notification_history WHERE id IN ($ids)", 'recipient: all are over');
+	is(ended($ids), "dead|1|410|1\ndelivered|1|204|5", 'recipient: one is refused for good');
+	is(sql(q{SELECT enabled FROM coupon_channel WHERE channel = 'ch3'}), 't', 'recipient: and nobody else');
+	$ids = tests('ch3', 9, 'bad');
+	await(q{NOT enabled AND disabled_reason ~ '410' FROM coupon_channel WHERE channel = 'ch3'}, 'recipient: several in a row are the channel');
+	is(sql("SELECT count(*) FROM coupon_notification_history WHERE id IN ($ids)"), '7', 'recipient: seven of them were refused before');
+	channel('ch3', 'status-on/bad/429', q{recipient_status => '{410,429}', max_in_flight => 4});
+	await("count(*) = 2 FROM coupon_notification WHERE id IN ($ids) AND last_status = 429", 'recipient: 429 is tried again');
+	my $good = tests('ch3', 20, 'good');
+	await("count(*) = 20 FROM coupon_notification_history WHERE id IN ($good) AND attempts = 1", 'recipient: and slows nobody else');
+	sql("DELETE FROM coupon_notification WHERE id IN ($ids)");
+	my ($rc, $out, $err) = $node->psql('postgres', q{SELECT coupon_channel_set('ch3', 'http://h', recipient_status => '{410,200}')});
+	like($err, qr/recipient_status must be HTTP statuses from 400 to 599/, 'recipient: what is no refusal is none');
+}
+
 # Of what somebody holds while it is on its way the answer waits, and nothing else
 # does: one that is good, one that is not, and the 410 of a channel.
 {

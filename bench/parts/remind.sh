@@ -38,6 +38,7 @@ http {
     access_log off;
     keepalive_requests 1000000000;
     keepalive_timeout 600s;
+    limit_req_zone \$server_name zone=all:1m rate=128r/s;
 SETTINGS
     for kind in client_body proxy fastcgi uwsgi scgi; do
         echo "    ${kind}_temp_path $WORK/nginx/$kind;"
@@ -47,6 +48,7 @@ SETTINGS
         listen 127.0.0.1:$NGINX_PORT backlog=4096;
         location = /status { stub_status; }
         location / { return 204; }
+        location /limited/ { limit_req zone=all burst=4096; proxy_pass http://127.0.0.1:$NGINX_PORT/; }
     }
 }
 SETTINGS
@@ -82,6 +84,7 @@ start_silent() {
 stop_receivers() {
     end_process TERM "$NGINX_PID"
     end_process TERM "$SILENT_PID"
+    end_process TERM "${MAIL_PID:-}"
     NGINX_PID='' SILENT_PID=''
 }
 
@@ -311,7 +314,7 @@ run_remind_hanging() {
     requests
     before=$REQUESTS
     query "INSERT INTO coupon_notification (channel, kind, template_id, minutes, user_ids, due_at, next_at)
-           SELECT 'app', 'reminder', 1, 5, ARRAY[n], now(), now() FROM generate_series(1, 1000) n;
+           SELECT 'app', 'test', 1, 5, ARRAY[n], now(), now() FROM generate_series(1, 1000) n;
            SELECT coupon_worker_wake()" > /dev/null
     wait_for 10 'requests that hang' "count(*) >= 64 FROM coupon_notification WHERE leased_until > now()"
     fire_reminders

@@ -59,6 +59,7 @@ typedef struct Flight
 	ChannelWindow	   *window;
 	OutboxClass class;
 	int			tries;
+	int64		recipient;		/* the first of it; of a test the notification */
 	TimestampTz version;		/* of the channel's row */
 	LeaseAnswer answer;			/* what is known of it so far */
 } Flight;
@@ -120,13 +121,17 @@ Land(Flight *flight, const TransferResult *result)
 {
 	ChannelWindow	   *window = flight->window;
 	LeaseAnswer *answer = NewAnswer();
+	bool		about_recipient = false;
 
 	*answer = flight->answer;
-	answer->gone = RetryJudge(result, for_mail, flight->tries, answer);
+	if (window->channel != NULL)
+		about_recipient = RetryIsAboutRecipient(&window->pace, window->channel, result->status,
+												flight->recipient);
+	answer->gone = RetryJudge(result, for_mail, about_recipient, flight->tries, answer);
 	answer->channel = window->name;
 	answer->version = flight->version;
 	/* What has been set anew meanwhile may be another receiver. */
-	if (window->channel != NULL && flight->version == window->version)
+	if (window->channel != NULL && flight->version == window->version && !about_recipient)
 		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
 	window->in_flight[flight->class]--;
 	pfree(flight);
@@ -334,7 +339,7 @@ CountAsFailed(const LeasedNotification *leased, const LeaseAnswer *known, Memory
 	FreeErrorData(error);
 	answer = NewAnswer();
 	*answer = *known;
-	(void) RetryJudge(&result, for_mail, leased->tries, answer);
+	(void) RetryJudge(&result, for_mail, false, leased->tries, answer);
 }
 
 static void
@@ -406,6 +411,7 @@ Send(ChannelWindow *window, const LeasedNotification *leased)
 	flight->window = window;
 	flight->class = leased->class;
 	flight->tries = leased->tries;
+	flight->recipient = leased->recipients[0].user_id != 0 ? leased->recipients[0].user_id : known.id;
 	flight->version = window->channel->updated_at;
 	flight->answer = known;
 	PG_TRY();

@@ -15,6 +15,10 @@
  * such failures in a row one request at a time is tried, less and less often:
  * a queue is not to spend its attempts on a receiver that is down.  A refusal
  * of one notification (400, say) says nothing about the others.
+ *
+ * The recipient: a gateway may mean a single address by 410 or 429.  A channel names the
+ * statuses that it uses so; they concern the channel only when several different
+ * recipients have got one in a row.
  */
 #include "postgres.h"
 
@@ -29,6 +33,7 @@
 #define LONGEST_DELAY (60 * 60 * 1000)
 #define LONGEST_ASKED (24 * 60 * 60 * 1000)
 #define PATIENCE 8				/* failures in a row before pauses */
+#define SEVERAL 8				/* recipients refused in a row: it is the channel */
 #define FIRST_PAUSE 500
 #define LONGEST_PAUSE (60 * 1000)
 
@@ -70,17 +75,43 @@ RetryPaceInit(RetryPace *pace)
 	pace->window = 1e9;
 	pace->failures = 0;
 	pace->not_before = 0;
+	pace->nrefused = 0;
+}
+
+/*
+ * RetryIsAboutRecipient tells whether an answer concerns one recipient alone, and counts
+ * them.
+ */
+bool
+RetryIsAboutRecipient(RetryPace *pace, const LeaseChannel *channel, int status, int64 recipient)
+{
+	bool		named = false;
+
+	for (int i = 0; i < channel->nrecipient_statuses; i++)
+		named |= channel->recipient_statuses[i] == status;
+	if (!named)
+	{
+		if (status / 100 == 2)
+			pace->nrefused = 0;
+		return false;
+	}
+	if (pace->nrefused == 0 || pace->refused != recipient)
+		pace->nrefused++;
+	pace->refused = recipient;
+	return pace->nrefused < SEVERAL;
 }
 
 /*
  * RetryJudge fills in what becomes of a notification that was tried so many times with
- * this answer.  True: the receiver wants nothing more of this channel (410).
+ * this answer; about_recipient: it concerns nobody else.  True: the receiver wants nothing more of this channel (410).
  */
 bool
-RetryJudge(const TransferResult *result, bool is_mail, int tries, LeaseAnswer *answer)
+RetryJudge(const TransferResult *result, bool is_mail, bool about_recipient, int tries,
+		   LeaseAnswer *answer)
 {
 	double		delay = Doubled(FIRST_DELAY, tries - 1, LONGEST_DELAY);
-	bool		gone = !is_mail && result->status == 410;
+	bool		is_gone = !is_mail && result->status == 410;
+	bool		gone = is_gone && !about_recipient;
 
 	answer->status = result->status;
 	strlcpy(answer->error, result->error, sizeof(answer->error));
@@ -94,7 +125,7 @@ RetryJudge(const TransferResult *result, bool is_mail, int tries, LeaseAnswer *a
 				 result->status);
 	answer->untried = result->shortage;
 	if (!gone && !result->shortage && (tries >= coupon_max_attempts ||
-				  (is_mail && result->status / 100 == 5)))
+				  (is_gone && about_recipient) || (is_mail && result->status / 100 == 5)))
 	{
 		answer->verdict = LEASE_DEAD;
 		return false;

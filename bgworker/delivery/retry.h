@@ -14,11 +14,15 @@ typedef struct RetryPace
 	double		window;			/* requests in flight; from 1 to the channel's most */
 	int			failures;		/* of the receiver, one after the other */
 	TimestampTz not_before;		/* it has asked for a pause, or is given one */
+	int64		refused;		/* the last recipient that an answer was about */
+	int			nrefused;		/* so many different ones, one after the other */
 } RetryPace;
 
 extern void RetryPaceInit(RetryPace *pace);
-extern bool RetryJudge(const TransferResult *result, bool is_mail, int tries,
-					   LeaseAnswer *answer);
+extern bool RetryIsAboutRecipient(RetryPace *pace, const LeaseChannel *channel, int status,
+								  int64 recipient);
+extern bool RetryJudge(const TransferResult *result, bool is_mail, bool about_recipient,
+					   int tries, LeaseAnswer *answer);
 extern void RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail,
 					   int most);
 

@@ -6,11 +6,12 @@ CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secr
                                    password text DEFAULT NULL, batch_size int DEFAULT 1,
                                    max_in_flight int DEFAULT 64, timeout interval DEFAULT '10 s',
                                    enabled boolean DEFAULT true, require_tls boolean DEFAULT false,
-                                   user_id_is_address boolean DEFAULT NULL)
+                                   user_id_is_address boolean DEFAULT NULL,
+                                   recipient_status int[] DEFAULT '{}')
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_set';
-COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean, boolean, boolean) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean, boolean, boolean, int[]) IS
     'sets how to send by a channel: the whole row, what is not given is none';
 
 CREATE FUNCTION @extschema@.coupon_channel_enable(channel text, enabled boolean DEFAULT true)

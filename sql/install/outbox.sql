@@ -25,6 +25,9 @@ CREATE TABLE @extschema@.coupon_channel (
     enabled         boolean NOT NULL DEFAULT true,
     require_tls     boolean NOT NULL DEFAULT false,
     user_id_is_address boolean NOT NULL DEFAULT false,
+    recipient_status int[] NOT NULL DEFAULT '{}'
+        CHECK (cardinality(recipient_status) <= 20 AND array_position(recipient_status, NULL) IS NULL
+               AND 400 <= ALL (recipient_status) AND 599 >= ALL (recipient_status)),
     disabled_reason text,
     updated_at      timestamptz NOT NULL DEFAULT statement_timestamp(),
     installation    text NOT NULL DEFAULT @extschema@.coupon_installation()
@@ -37,6 +40,7 @@ COMMENT ON COLUMN @extschema@.coupon_channel.max_in_flight IS 'requests that may
 COMMENT ON COLUMN @extschema@.coupon_channel.timeout IS 'for one request, from the connection to the end of the answer';
 COMMENT ON COLUMN @extschema@.coupon_channel.require_tls IS 'of a mail server: nothing is sent to one that offers no TLS';
 COMMENT ON COLUMN @extschema@.coupon_channel.user_id_is_address IS 'a user without a contact is reached by the user id; else not at all';
+COMMENT ON COLUMN @extschema@.coupon_channel.recipient_status IS 'HTTP statuses that are about the recipient, not about the channel';
 COMMENT ON COLUMN @extschema@.coupon_channel.installation IS 'where it was set or switched on; a channel of another installation sends nothing';
 COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
 

@@ -231,7 +231,8 @@ late AS MATERIALIZED (
 tasks AS MATERIALIZED (
     SELECT count(*) FILTER (WHERE t.state = 'failed') AS failed,
            count(*) FILTER (WHERE t.state <> 'failed' AND t.last_error = 'not_published'
-                            AND t.retry_at > clock_timestamp() - interval '10 seconds') AS waiting
+                            AND EXISTS (SELECT FROM @extschema@.coupon_template p
+                                        WHERE p.id = t.template_id AND p.status <> 'published')) AS waiting
     FROM @extschema@.coupon_task t WHERE t.state IN ('pending', 'in_progress', 'failed')),
 dead AS MATERIALIZED (
     SELECT count(*) AS n FROM (SELECT FROM @extschema@.coupon_notification_history o

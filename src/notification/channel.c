@@ -47,32 +47,34 @@ enum
 {
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_SECRET, ARG_HEADERS, ARG_BODY_TEMPLATE,
 	ARG_MAIL_FROM, ARG_USERNAME, ARG_PASSWORD, ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT,
-	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS
+	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS,
+	ARG_RECIPIENT_STATUS
 };
 
 static OwnerQuery set_channel = {
 	"INSERT INTO %1$s.coupon_channel (channel, endpoint,"
 	" body_template, mail_from, username, batch_size, max_in_flight,"
-	" timeout, enabled, require_tls, user_id_is_address, updated_at, installation)"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, pg_catalog.clock_timestamp(),"
+	" timeout, enabled, require_tls, user_id_is_address, recipient_status, updated_at, installation)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.clock_timestamp(),"
 	"  %1$s.coupon_installation())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
 	" body_template = excluded.body_template, mail_from = excluded.mail_from,"
 	" username = excluded.username, batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
 	" timeout = excluded.timeout, enabled = excluded.enabled,"
 	" require_tls = excluded.require_tls, user_id_is_address = excluded.user_id_is_address,"
+	" recipient_status = excluded.recipient_status,"
 	" disabled_reason = NULL, updated_at = excluded.updated_at,"
 	" installation = excluded.installation",
-	11,
+	12,
 	{TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, INTERVALOID,
-	BOOLOID, BOOLOID, BOOLOID}
+	BOOLOID, BOOLOID, BOOLOID, INT4ARRAYOID}
 };
 
 /* Its arguments: those of coupon_channel_set that are columns of the row. */
 static const int column_args[] = {
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_BODY_TEMPLATE, ARG_MAIL_FROM, ARG_USERNAME,
 	ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT, ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS,
-	ARG_USER_ID_IS_ADDRESS
+	ARG_USER_ID_IS_ADDRESS, ARG_RECIPIENT_STATUS
 };
 
 static OwnerQuery enable_channel = {
@@ -149,6 +151,8 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	ArgRequire(fcinfo, ARG_TIMEOUT, "timeout");
 	ArgRequire(fcinfo, ARG_ENABLED, "enabled");
 	ArgRequire(fcinfo, ARG_REQUIRE_TLS, "require_tls");
+	ArgRequire(fcinfo, ARG_RECIPIENT_STATUS, "recipient_status");
+	ChannelCheckStatuses(PG_GETARG_ARRAYTYPE_P(ARG_RECIPIENT_STATUS));
 	if (!PG_ARGISNULL(ARG_HEADERS))
 		headers = PG_GETARG_JSONB_P(ARG_HEADERS);
 	spec->endpoint = TextArg(fcinfo, ARG_ENDPOINT);

@@ -24,6 +24,7 @@
 #define MAX_ADDRESS 2000
 #define MAX_BATCH_SIZE 1000
 #define MAX_IN_FLIGHT 1024
+#define MAX_STATUSES 20
 #define MIN_TIMEOUT_MS 100
 #define MAX_TIMEOUT_MINUTES 10
 
@@ -389,6 +390,26 @@ ChannelCheckPlain(const ChannelSpec *spec, const RenderChannel *channel)
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("a password or token would be sent in plain text"),
 				 errhint("Use https://; http:// with one is for this machine alone.")));
+}
+
+/*
+ * ChannelCheckStatuses raises VC003 for what cannot be HTTP statuses of refusals.
+ */
+void
+ChannelCheckStatuses(ArrayType *statuses)
+{
+	int			n = ArrayGetNItems(ARR_NDIM(statuses), ARR_DIMS(statuses));
+	const int32 *values = (const int32 *) ARR_DATA_PTR(statuses);
+	bool		good = ARR_NDIM(statuses) <= 1 && n <= MAX_STATUSES && !array_contains_nulls(statuses);
+
+	for (int i = 0; good && i < n; i++)
+		good = values[i] >= 400 && values[i] <= 599;
+	if (!good)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("recipient_status must be HTTP statuses from 400 to 599"),
+				 errdetail("At most %d, none of them null.", MAX_STATUSES),
+				 errhint("'{410,429}', say.")));
 }
 
 /*

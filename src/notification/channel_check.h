@@ -6,6 +6,7 @@
 #define COUPON_CHANNEL_CHECK_H
 
 #include "fmgr.h"
+#include "utils/array.h"
 
 #include "base/shop_role.h"
 #include "render/request.h"
@@ -31,6 +32,7 @@ extern const char *ChannelKindArg(FunctionCallInfo fcinfo, int arg);
 extern const char *ChannelAddressArg(FunctionCallInfo fcinfo, int arg);
 extern void ChannelCheckSpec(ChannelSpec *spec);
 extern void ChannelCheckPlain(const ChannelSpec *spec, const RenderChannel *channel);
+extern void ChannelCheckStatuses(ArrayType *statuses);
 extern void ChannelCheckTimeout(Datum timeout);
 extern void ChannelCheckMessage(const char *subject, const char *body);
 

@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -30,7 +31,7 @@ static OwnerQuery read_channels = {
 	" updated_at, body_template, mail_from, require_tls, user_id_is_address,"
 	" " SECRET_OF("channel_secret", "channel") ","
 	" " SECRET_OF("channel_password", "channel") ","
-	" " SECRET_OF("channel_headers", "channel")
+	" " SECRET_OF("channel_headers", "channel") ", recipient_status"
 	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel s"
 	"  JOIN pg_catalog.pg_class q ON q.oid OPERATOR(pg_catalog.=) s.srrelid"
 	"   AND q.relname OPERATOR(pg_catalog.=) 'coupon_notification'::pg_catalog.name"
@@ -85,6 +86,18 @@ IsMail(const char *endpoint)
 	return pg_strncasecmp(endpoint, "smtp", 4) == 0;
 }
 
+static void
+ReadStatuses(LeaseChannel *channel, Datum value, MemoryContext context)
+{
+	ArrayType  *array = DatumGetArrayTypeP(value);
+	int			n = ARR_HASNULL(array) ? 0 : ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+	int32	   *statuses = MemoryContextAlloc(context, Max(n, 1) * sizeof(int32));
+
+	memcpy(statuses, ARR_DATA_PTR(array), n * sizeof(int32));
+	channel->recipient_statuses = statuses;
+	channel->nrecipient_statuses = n;
+}
+
 static LeaseChannel *
 ReadChannel(int row, MemoryContext context)
 {
@@ -105,6 +118,7 @@ ReadChannel(int row, MemoryContext context)
 	channel->require_tls = DatumGetBool(QueryValue(row, 10, &isnull));
 	channel->user_id_is_address = DatumGetBool(QueryValue(row, 11, &isnull));
 	channel->password = LeaseText(row, 13, context);
+	ReadStatuses(channel, QueryValue(row, 15, &isnull), context);
 	headers = QueryText(row, 14, &no_headers);
 	old = MemoryContextSwitchTo(context);
 	channel->render = RenderChannelMake(LeaseText(row, 12, context),

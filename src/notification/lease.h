@@ -32,6 +32,8 @@ typedef struct LeaseChannel
 	bool		require_tls;	/* for mail */
 	bool		user_id_is_address; /* of who has no contact */
 	bool		enabled;
+	int			nrecipient_statuses;
+	const int32 *recipient_statuses;	/* about the recipient, not the channel */
 	int			max_in_flight;
 	int			timeout;		/* ms */
 	TimestampTz updated_at;

@@ -21,6 +21,7 @@ HTTP:
     /slow/200           204 after so many ms
     /hang               no answer, ever
     /hang-on/WORD       no answer to a body with that word, else 204
+    /status-on/WORD/410 that status to a body with that word, else 204
     /close              closed before an answer
     /reset              the same, with a reset
     /close-headers      closed amid the header section
@@ -163,6 +164,8 @@ async def friendly(parts, request, writer):
         answer(writer, 204)
     elif kind == "large-header":
         answer(writer, 204, *["X-Large: " + "x" * 1000] * 32)
+    elif kind == "status-on":
+        answer(writer, int(number) if parts[1] in request["body"] else 204)
     elif kind == "hang-on" and number in request["body"]:
         await asyncio.sleep(3600)
     elif kind in ("ok", "hang-on"):
