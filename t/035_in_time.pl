@@ -49,6 +49,13 @@ sql("INSERT INTO coupon_stage_$task (user_id) SELECT generate_series(1, 2500)");
 $node->safe_psql('postgres', "SET coupon.batch_size = 1; SELECT coupon_task_submit($task, 'infinity')", extra_params => [ '-U', 'shop7' ]);
 is(sql("SELECT count(*) FROM coupon_task_batch WHERE task_id = $task"), '3', 'batches of a thousand lines at least');
 
+# Nor does a shop have the worker look at any number of sales to come.
+sql(q{INSERT INTO coupon_template (shop_number, issuer, name, discount_value, status, receive_start)
+	SELECT 7, 'shop', 'comes', 1, 'published', now() + interval '1 day' FROM generate_series(1, 10000)});
+my $come = q{SELECT outcome FROM coupon_template_create('one more', 1, 1, jsonb_build_object('status', 'published', 'receive_start', now() + interval '%s'))};
+like(($node->psql('postgres', sprintf($come, '1 hour'), extra_params => [ '-U', 'shop7' ]))[2], qr/shop 7 would have more than 10000 published templates that have not begun/, 'ten thousand sales to come are enough');
+is($node->safe_psql('postgres', sprintf($come, '-1 hour'), extra_params => [ '-U', 'shop7' ]), 'ok', 'one that has begun is none of them');
+
 # Nobody goes on with a task when the postmaster is gone.
 $node->append_conf('postgresql.conf', "coupon.databases = ''");
 $node->restart;
@@ -107,5 +114,34 @@ distribute(801, 10001, 10100);
 await("leased = 7 FROM coupon_stat_channel WHERE channel = 'app'", 'announcements hang in seven places of eight');
 reminders_due('app', 20001, 20005);
 await(q{count(*) = 5 FROM coupon_notification_history WHERE kind = 'reminder' AND state = 'delivered' AND user_ids[1] > 20000}, 'reminders pass them by');
+
+# Many sales of one shop that are due at once do not hold up the one of another.
+sql(q{SELECT coupon_channel_enable('app', false); DELETE FROM coupon_notification;
+	INSERT INTO coupon_template (id, name, discount_value, status, shop_number, receive_start)
+		SELECT 100000 + g, 'many', 1, 'published', 1, now() + interval '1 day' FROM generate_series(1, 40) g
+		UNION ALL SELECT 200000, 'one', 1, 'published', 2, now() + interval '1 day';
+	INSERT INTO coupon_remind (user_id, template_id, bitmap) SELECT u, 100000 + g, '{app@5}' FROM generate_series(1, 40) g, generate_series(1, 1000) u;
+	INSERT INTO coupon_remind (user_id, template_id, bitmap) VALUES (1, 200000, '{app@5}');
+	UPDATE coupon_template SET receive_start = now() + interval '4 min 55 s' WHERE id > 100000});
+await("count(*) = 40001 FROM coupon_notification WHERE kind = 'reminder'", 'all of them fire');
+cmp_ok(sql('SELECT count(*) FROM coupon_notification o, coupon_notification n WHERE n.template_id = 200000 AND o.id < n.id'), '<=', 10000, 'the one of the other shop in the first look');
+sql('DELETE FROM coupon_notification');
+
+# What has fired and cannot leave is given back when its sale is put off, or offline, and
+# fires again when it is time: once, and with what is true then.
+for my $case ([ 'offline', "status = 'offline'", "status = 'published'", 30 ], [ 'put off', "receive_start = now() + interval '1 day'", "receive_start = now() + interval '19 min 30 s'", 20 ])
+{
+	my ($what, $away, $back, $minutes) = @$case;
+	channel('app', 'ok/' . $what =~ tr/ /_/r, 'enabled => false, batch_size => 2');
+	my $id = reminders_due('app', 40001, 40003);
+	await("count(*) = 2 FROM coupon_notification WHERE template_id = $id", "$what: reminders wait for their channel");
+	sql("UPDATE coupon_template SET $away WHERE id = $id; SELECT coupon_channel_enable('app')");
+	await("count(*) = 0 FROM coupon_notification WHERE template_id = $id", "$what: they are given back");
+	is(sql("SELECT count(*), bool_and(fired = '{}' AND notifications IS NULL) FROM coupon_remind WHERE template_id = $id"), '3|t', "$what: and have not fired");
+	is(sql("SELECT count(*) FROM coupon_notification_history WHERE template_id = $id"), '0', "$what: nor are they missed");
+	sql("UPDATE coupon_template SET $back WHERE id = $id");
+	await("sum(cardinality(user_ids)) = 3 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", "$what: they come when it is time");
+	is(sql("SELECT DISTINCT minutes FROM coupon_notification_history WHERE template_id = $id"), $minutes, "$what: and say how long it is");
+}
 $node->stop;
 done_testing();

@@ -38,7 +38,7 @@ http {
     access_log off;
     keepalive_requests 1000000000;
     keepalive_timeout 600s;
-    limit_req_zone \$server_name zone=all:1m rate=128r/s;
+    limit_req_zone \$binary_remote_addr zone=all:1m rate=128r/s;
 SETTINGS
     for kind in client_body proxy fastcgi uwsgi scgi; do
         echo "    ${kind}_temp_path $WORK/nginx/$kind;"

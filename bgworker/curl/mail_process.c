@@ -29,6 +29,7 @@
 
 #include "bgworker/curl/handle.h"
 
+#define FIRST_FREE 3			/* the descriptor behind standard error */
 #define LAST_WORDS 1L			/* s that a child waits when it takes leave of its server */
 
 /* A child that has not ended. */
@@ -54,10 +55,14 @@ SendAndEnd(Transfer *transfer, pid_t parent, int to)
 	if (getppid() != parent)
 		_exit(1);				/* it was gone before */
 	PGSharedMemoryDetach();
+	/* Nor does it keep files of ours open, which may be dropped meanwhile. */
+	if (dup2(to, FIRST_FREE) != FIRST_FREE)
+		_exit(1);
+	(void) close_range(FIRST_FREE + 1, ~0U, 0);
 	code = curl_easy_perform(transfer->easy);
 	memset(&result, 0, sizeof(result));
 	AnswerJudge(transfer, code, &result);
-	written = write(to, &result, sizeof(result));	/* less than PIPE_BUF: whole or not at all */
+	written = write(FIRST_FREE, &result, sizeof(result));	/* less than PIPE_BUF: whole or not at all */
 	(void) curl_easy_setopt(transfer->easy, CURLOPT_SERVER_RESPONSE_TIMEOUT, LAST_WORDS);
 	curl_easy_cleanup(transfer->easy);
 	_exit(written == sizeof(result) ? 0 : 1);

@@ -448,9 +448,9 @@ TransferForgetAll(void)
 {
 	sigset_t	saved;
 
+	MailForgetAll();
 	if (in_flight_count == 0)
 		return;
-	MailForgetAll();
 	BlockSignals(&saved);
 	while (!dlist_is_empty(&in_flight))
 	{

@@ -42,6 +42,7 @@
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/delivery/retry.h"
 #include "notification/lease.h"
+#include "remind/remind.h"
 #include "render/request.h"
 
 #define RELOAD_PAUSE 1000		/* ms between two looks at channels under load */
@@ -50,7 +51,8 @@
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define HELD_WAIT 1000			/* ms until one is tried again whose row is held */
-#define LOOK_AGAIN 5000			/* ms until its template is looked for again */
+#define LOOK_AGAIN 5000			/* ms until its template is looked for again, at least */
+#define LOOK_AGAIN_MOST (10 * 60 * 1000)
 #define LONGEST_WAIT (24 * 60 * 60 * 1000)	/* ms for that, all together */
 
 /* A request in flight. */
@@ -176,7 +178,7 @@ Record(bool careful)
 {
 	if (nanswers == 0)
 		return;
-	LeaseRecord(answers, nanswers, careful);
+	LeaseRecord(answers, nanswers, careful, RemindGiveBack);
 	for (int i = 0; i < nanswers; i++)
 	{
 		if (answers[i].gone &&
@@ -265,30 +267,25 @@ IsTooLate(const LeasedNotification *leased, TimestampTz now)
 		(event->template_id == 0 || (event->has_start && event->start <= now));
 }
 
-/* Until when it waits, for what has changed since it was put into the outbox; 0: not. */
-static TimestampTz
-WaitsUntil(const RenderEvent *event, TimestampTz now, const char **reason)
+/*
+ * A reminder whose sale was put off since, or is not published, is given back: it fires
+ * again when it is time.
+ */
+static bool
+IsForLater(const RenderEvent *event, TimestampTz now)
 {
-	if (event->template_id != 0 && !event->template_found)
-	{
-		*reason = "its template is not there";
-		return TimestampTzPlusMilliseconds(now, LOOK_AGAIN);
-	}
-	if (!IsReminder(event))
-		return 0;
-	if (!event->published)
-	{
-		*reason = "its template is not published";
-		return TimestampTzPlusMilliseconds(now, LOOK_AGAIN);
-	}
-	if (TIMESTAMP_IS_NOEND(event->start) ||
-		event->start - now > (event->minutes + 1) * USECS_PER_MINUTE)
-	{
-		*reason = "its sale was put off";
-		return Min(event->start - event->minutes * USECS_PER_MINUTE,
-				   TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
-	}
-	return 0;
+	return IsReminder(event) && event->template_found &&
+		(!event->published || TIMESTAMP_IS_NOEND(event->start) ||
+		 event->start - now > (event->minutes + 1) * USECS_PER_MINUTE);
+}
+
+/* When a template that is not there is looked for again: the longer it took, the later. */
+static TimestampTz
+LookAgainAt(const LeasedNotification *leased, TimestampTz now)
+{
+	long		waited = TimestampDifferenceMilliseconds(leased->due_at, now);
+
+	return TimestampTzPlusMilliseconds(now, Min(Max(waited / 4, LOOK_AGAIN), LOOK_AGAIN_MOST));
 }
 
 /*
@@ -372,6 +369,7 @@ HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *
 static bool
 IsDecided(const LeasedNotification *leased, LeaseAnswer *answer)
 {
+	const RenderEvent *event = leased->notification.event;
 	TimestampTz now = answer->sent_at;
 	const char *reason = WhatIsBroken(leased);
 
@@ -379,14 +377,17 @@ IsDecided(const LeasedNotification *leased, LeaseAnswer *answer)
 		answer->verdict = LEASE_DEAD;
 	else if (IsTooLate(leased, now))
 		answer->verdict = LEASE_MISSED;
-	else
+	else if (IsForLater(event, now))
+		answer->verdict = LEASE_GIVE_BACK;
+	else if (event->template_id != 0 && !event->template_found)
 	{
-		answer->next_at = WaitsUntil(leased->notification.event, now, &reason);
-		if (answer->next_at == 0)
-			return false;
+		reason = "its template is not there";
 		answer->verdict = LEASE_RETRY;
 		answer->untried = true;
+		answer->next_at = LookAgainAt(leased, now);
 	}
+	else
+		return false;
 	answer->sent_at = DT_NOBEGIN;
 	if (reason != NULL)
 		strlcpy(answer->error, reason, sizeof(answer->error));

@@ -81,6 +81,7 @@ typedef enum LeaseVerdict
 	LEASE_DELIVERED,
 	LEASE_DEAD,					/* given up */
 	LEASE_MISSED,				/* the sale has begun */
+	LEASE_GIVE_BACK,			/* to where it came from, as if it had not been put into the outbox */
 	LEASE_RETRY					/* at next_at */
 } LeaseVerdict;
 
@@ -110,6 +111,16 @@ extern const char *LeaseText(int row, int column, MemoryContext context);
 extern void LeaseBegin(Lease *lease, const LeaseChannel *channel, TimestampTz until);
 extern int	LeaseLane(Lease *lease, int lane, int limit, TimestampTz *from, LeaseAhead *ahead);
 extern List *LeaseEnd(Lease *lease);
-extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful);
+/* What became of a notification that is given back; see LeaseRecord. */
+typedef enum LeaseGiven
+{
+	LEASE_GIVEN,
+	LEASE_UNKNOWN,				/* nobody has put it there */
+	LEASE_HELD					/* others hold the rows that it came from */
+} LeaseGiven;
+
+typedef LeaseGiven (*LeaseGiver) (int64 id, int64 template_id, const int64 *users, int nusers);
+
+extern void LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful, LeaseGiver give_back);
 
 #endif							/* COUPON_LEASE_H */

@@ -13,6 +13,7 @@
 #include "postgres.h"
 
 #include "access/stratnum.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
@@ -34,6 +35,7 @@ StateName(LeaseVerdict verdict)
 		case LEASE_MISSED:
 			return "missed";
 		case LEASE_RETRY:
+		case LEASE_GIVE_BACK:
 			break;
 	}
 	elog(ERROR, "verdict %d is not an end", verdict);
@@ -103,16 +105,39 @@ MoveToHistory(RowWriter *queue, RowWriter *history, const LeaseAnswer *answer,
 	return true;
 }
 
+/* False: others hold what it came from. */
+static bool
+GiveBack(RowWriter *queue, RowWriter *history, LeaseAnswer *answer, bool careful,
+		 LeaseGiver give_back)
+{
+	ArrayType  *users = DatumGetArrayTypeP(queue->values[NOTIFICATION_USER_IDS]);
+	LeaseGiven	given = give_back(answer->id, DatumGetInt64(queue->values[NOTIFICATION_TEMPLATE_ID]),
+								  (const int64 *) ARR_DATA_PTR(users),
+								  ArrayGetNItems(ARR_NDIM(users), ARR_DIMS(users)));
+
+	if (given == LEASE_HELD)
+		return false;
+	if (given == LEASE_GIVEN)
+	{
+		RowWriterDelete(queue);
+		return true;
+	}
+	answer->verdict = LEASE_MISSED;
+	return MoveToHistory(queue, history, answer, careful);
+}
+
 /*
  * LeaseRecord records what became of notifications.  Those that another has taken
  * meanwhile are left alone; those whose row another transaction holds, or is
  * changing, are marked as held, to be recorded later.
  *
+ * give_back: called for those that are given back, in the transaction.
+ *
  * careful: after an error, that ids may be in the history already; else these are
  * an error (looking each time would cost a fiftieth of a notification).
  */
 void
-LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
+LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful, LeaseGiver give_back)
 {
 	MemoryContext row_context = AllocSetContextCreate(CurrentMemoryContext,
 													  "coupon answer",
@@ -138,6 +163,8 @@ LeaseRecord(LeaseAnswer *answers, int nanswers, bool careful)
 										  LockTupleExclusive, !careful);
 			if (!answer->held && retry)
 				PutBack(&queue, answer);
+			else if (!answer->held && answer->verdict == LEASE_GIVE_BACK)
+				answer->held = !GiveBack(&queue, &history, answer, careful, give_back);
 			else if (!answer->held)
 				answer->held = !MoveToHistory(&queue, &history, answer, careful);
 		}

@@ -13,6 +13,7 @@ typedef struct RemindSale
 	int64		template_id;
 	TimestampTz start;
 	int			farthest;		/* minutes */
+	int64		shop_number;	/* 0: the platform's */
 } RemindSale;
 
 /* What a tick has done. */

@@ -99,6 +99,19 @@ static OwnerQuery lock_row = {
 	2, {INT8OID, INT8OID}
 };
 
+static OwnerQuery lock_row_unless_held = {
+	"SELECT bitmap, fired, notifications FROM %1$s.coupon_remind"
+	" WHERE user_id OPERATOR(pg_catalog.=) $1"
+	"  AND template_id OPERATOR(pg_catalog.=) $2 FOR UPDATE SKIP LOCKED",
+	2, {INT8OID, INT8OID}
+};
+
+static OwnerQuery row_is_there = {
+	"SELECT 1 FROM %1$s.coupon_remind WHERE user_id OPERATOR(pg_catalog.=) $1"
+	" AND template_id OPERATOR(pg_catalog.=) $2",
+	2, {INT8OID, INT8OID}
+};
+
 static OwnerQuery store_row = {
 	"UPDATE %1$s.coupon_remind SET bitmap = $3::%1$s.remind_bitmap,"
 	" fired = $4::%1$s.remind_bitmap, notifications = $5"
@@ -256,13 +269,13 @@ ReturnAnswer(FunctionCallInfo fcinfo, const Answer *answer)
 
 /* Locks the row; false where there is none. */
 static bool
-LockRow(const Request *request, Row *row)
+LockRow(OwnerQuery *query, const Request *request, Row *row)
 {
 	Datum		args[2] = {Int64GetDatum(request->user_id), Int64GetDatum(request->template_id)};
 	Datum		ids;
 	bool		isnull;
 
-	if (QueryRun(&lock_row, args, NULL) == 0)
+	if (QueryRun(query, args, NULL) == 0)
 		return false;
 	row->bitmap = DatumGetRemindBitmap(QueryValue(0, 1, &isnull));
 	row->fired = DatumGetRemindBitmap(QueryValue(0, 2, &isnull));
@@ -290,6 +303,62 @@ StoreRow(const Request *request, const Row *row)
 	nulls[4] = row->nids == 0 ? 'n' : ' ';
 	args[4] = ArrayOfInt8(row->ids, row->nids);
 	QueryRun(&store_row, args, nulls);
+}
+
+/* Forget that the reminder has fired which a notification is about; false: none has. */
+static bool
+Unfire(Row *row, int64 id)
+{
+	RemindBitmap left = row->fired;
+	int			channel,
+				minutes;
+
+	for (int place = 0; RemindTakeFirst(&left, &channel, &minutes); place++)
+	{
+		if (row->ids[place] != id)
+			continue;
+		row->fired &= ~RemindBit(channel, minutes);
+		row->nids--;
+		memmove(&row->ids[place], &row->ids[place + 1],
+				(row->nids - place) * sizeof(int64));
+		return true;
+	}
+	return false;
+}
+
+/*
+ * RemindGiveBack makes reminders that have fired wait again, since their notification is not
+ * to be sent now: a LeaseGiver.  All of them, or none.
+ */
+LeaseGiven
+RemindGiveBack(int64 id, int64 template_id, const int64 *users, int nusers)
+{
+	Row		   *rows = palloc(nusers * sizeof(Row));
+	bool	   *found = palloc0(nusers * sizeof(bool));
+	bool		any = false;
+
+	for (int i = 0; i < nusers; i++)
+	{
+		Request		request = {.template_id = template_id, .user_id = users[i]};
+		Datum		args[2] = {Int64GetDatum(users[i]), Int64GetDatum(template_id)};
+
+		if (LockRow(&lock_row_unless_held, &request, &rows[i]))
+			found[i] = Unfire(&rows[i], id);
+		else if (QueryRun(&row_is_there, args, NULL) > 0)
+			return LEASE_HELD;
+	}
+	for (int i = 0; i < nusers; i++)
+	{
+		Request		request = {.template_id = template_id, .user_id = users[i]};
+
+		if (!found[i])
+			continue;
+		StoreRow(&request, &rows[i]);
+		any = true;
+	}
+	if (any)
+		WakeWorkerAtCommit(WAKE_REMIND_ALL);
+	return any ? LEASE_GIVEN : LEASE_UNKNOWN;
 }
 
 /*
@@ -320,7 +389,7 @@ CreateAgain(Request *request, Answer *answer)
 {
 	Row			row;
 
-	if (!LockRow(request, &row))
+	if (!LockRow(&lock_row, request, &row))
 		elog(ERROR, "reminder of user %lld was not stored", (long long) request->user_id);
 	answer->code = OUTCOME_DUPLICATE;
 	answer->bitmap = row.bitmap;
@@ -393,7 +462,7 @@ Cancel(const Request *request, Answer *answer)
 	Row			row = {0};
 
 	QueryBegin(&scope);
-	answer->has_bitmap = LockRow(request, &row);
+	answer->has_bitmap = LockRow(&lock_row, request, &row);
 	if (!answer->has_bitmap || (row.bitmap & request->bit) == 0)
 		answer->code = OUTCOME_NOT_RESERVED;
 	else if ((row.fired & request->bit) != 0 && !TakeOutFired(request, &row))

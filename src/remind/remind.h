@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "notification/lease.h"
 #include "remind/bitmap.h"
 
 #define REMIND_KIND "reminder"	/* kind of event in the outbox */
@@ -24,6 +25,7 @@
 	" FROM reminded WHERE reminded.id IS NOT NULL)"
 
 extern TimestampTz RemindMoment(TimestampTz start, int minutes);
+extern LeaseGiven RemindGiveBack(int64 id, int64 template_id, const int64 *users, int nusers);
 extern int	RemindPlace(RemindBitmap bitmap, int channel, int minutes);
 extern int	RemindIds(Datum notifications, bool isnull, RemindBitmap fired,
 					  int64 *ids);

@@ -57,7 +57,7 @@
 PG_FUNCTION_INFO_V1(coupon_remind_tick);
 
 #define PORTION 10000			/* rows of a tick of the worker's */
-#define LEAST_PART 500			/* rows of it for one sale */
+#define LEAST_PART 500			/* rows of it for one shop */
 #define LOOK_AHEAD (REMIND_MAX_MINUTES * USECS_PER_MINUTE)
 #define LOOK_BACK (5 * USECS_PER_MINUTE)
 #define LAST_SLEEP 60000		/* ms: so late are rows that wake nobody */
@@ -79,7 +79,7 @@ static int	max_held = 0;
 
 static OwnerQuery near_sales = {
 	"SELECT t.id, t.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
-	"  FROM ONLY %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) t.id)"
+	"  FROM ONLY %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) t.id), t.shop_number"
 	" FROM %1$s.coupon_template t WHERE t.receive_start OPERATOR(pg_catalog.>) $1"
 	"  AND t.receive_start OPERATOR(pg_catalog.<=) $2"
 	" AND (t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
@@ -89,7 +89,7 @@ static OwnerQuery near_sales = {
 
 /* The same sales; what is left of them is not asked. */
 static OwnerQuery near_starts = {
-	"SELECT t.id, t.receive_start, 0::pg_catalog.int2 FROM %1$s.coupon_template t"
+	"SELECT t.id, t.receive_start, 0::pg_catalog.int2, t.shop_number FROM %1$s.coupon_template t"
 	" WHERE t.receive_start OPERATOR(pg_catalog.>) $1"
 	"  AND t.receive_start OPERATOR(pg_catalog.<=) $2"
 	" AND (t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
@@ -110,7 +110,7 @@ static OwnerQuery farthest_between = {
  */
 static OwnerQuery begun_sale = {
 	REMIND_TEMPLATES_AFTER_1
-	" SELECT t.id, t.receive_start, t.farthest FROM reminded CROSS JOIN LATERAL"
+	" SELECT t.id, t.receive_start, t.farthest, 0::pg_catalog.int8 FROM reminded CROSS JOIN LATERAL"
 	"  (SELECT c.id, c.receive_start, (SELECT pg_catalog.max(r.next_minutes)"
 	"   FROM ONLY %1$s.coupon_remind r WHERE r.template_id OPERATOR(pg_catalog.=) c.id) AS farthest"
 	"  FROM %1$s.coupon_template c WHERE c.id OPERATOR(pg_catalog.=) reminded.id OFFSET 0) t"
@@ -137,10 +137,13 @@ ReadSales(int rows, RemindSale **sales)
 	for (int i = 0; i < rows; i++)
 	{
 		RemindSale *sale = *sales + n;
+		Datum		shop;
 		bool		isnull;
 
 		sale->template_id = DatumGetInt64(QueryValue(i, 1, &isnull));
 		sale->start = DatumGetTimestampTz(QueryValue(i, 2, &isnull));
+		shop = QueryValue(i, 4, &isnull);
+		sale->shop_number = isnull ? 0 : DatumGetInt64(shop);
 		sale->farthest = DatumGetInt16(QueryValue(i, 3, &isnull));
 		if (!isnull)
 			n++;
@@ -190,38 +193,80 @@ CompareIds(const void *a, const void *b)
 }
 
 /*
- * Of many sales that are due each gets a part of a look, so that a large one does not make
- * the others late.  Where they are more than a look has parts, it begins with another one
- * each time.
- */
-static int
-PartOf(int limit, int nsales)
-{
-	return Max(limit / Max(nsales, 1), LEAST_PART);
-}
-
-static int
-FirstOf(int nsales, int ndue, int limit)
-{
-	static unsigned int turn = 0;
-
-	return ndue > limit / LEAST_PART ? (int) (turn++ % nsales) : 0;
-}
-
-/*
  * Fire what is due of a sale that has something due; returns when to come
  * again.  One that was held, or has changed meanwhile, stays so until nothing
  * of it is due.
  */
 static TimestampTz
-FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, int part,
-		 RemindCounts *counts)
+FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, RemindCounts *counts)
 {
-	int			n = RemindFire(sale, now, Min(part, limit - (int) counts->rows), counts);
+	int			n = RemindFire(sale, now, limit, counts);
 
 	if (n == 0 || was_held)
 		Hold(sale->template_id);
 	return n > 0 ? now : TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
+}
+
+/* A sale that has something due. */
+typedef struct DueSale
+{
+	const RemindSale *sale;
+	bool		was_held;
+} DueSale;
+
+static int
+CompareShops(const void *a, const void *b)
+{
+	const RemindSale *left = ((const DueSale *) a)->sale;
+	const RemindSale *right = ((const DueSale *) b)->sale;
+
+	if (left->shop_number != right->shop_number)
+		return left->shop_number < right->shop_number ? -1 : 1;
+	return left->template_id < right->template_id ? -1 : left->template_id > right->template_id;
+}
+
+/*
+ * Fire of the sales that are due, at most "limit" rows, a part for each shop: one with many
+ * reminders, or many sales, makes no other late.  Where there are more shops than parts, the
+ * next look goes on behind the last shop that got one.  Returns when to come again.
+ */
+static TimestampTz
+FireDue(DueSale *due, int ndue, TimestampTz now, int limit, RemindCounts *counts)
+{
+	static int64 last_shop = 0;
+	TimestampTz next = DT_NOEND;
+	int			nshops = 0;
+	int			first = 0;
+	int			part = 0;		/* what is left for the shop */
+
+	qsort(due, ndue, sizeof(DueSale), CompareShops);
+	for (int i = 0; i < ndue; i++)
+		nshops += i == 0 || due[i].sale->shop_number != due[i - 1].sale->shop_number;
+	if (nshops > limit / LEAST_PART)
+	{
+		while (first < ndue && due[first].sale->shop_number <= last_shop)
+			first++;
+	}
+	for (int k = 0; k < ndue; k++)
+	{
+		int			i = (first + k) % ndue;
+		const RemindSale *sale = due[i].sale;
+		int64		before = counts->rows;
+
+		if (k == 0 || sale->shop_number != due[(first + k - 1) % ndue].sale->shop_number)
+			part = Max(limit / nshops, LEAST_PART);
+		if (counts->rows >= limit || part <= 0)
+		{
+			if (due[i].was_held)
+				Hold(sale->template_id);
+			next = now;
+			continue;
+		}
+		next = Min(next, FireSale(sale, due[i].was_held, now, Min(part, limit - (int) counts->rows), counts));
+		part -= (int) (counts->rows - before);
+		last_shop = sale->shop_number;
+	}
+	return next;
 }
 
 /*
@@ -235,26 +280,23 @@ FireNear(TimestampTz now, int limit, RemindCounts *counts)
 	TimestampTz begin = GetCurrentTimestamp();
 	RemindSale *sales;
 	int			n = ReadNear(&near_sales, now, &sales);
+	DueSale    *due = palloc(Max(n, 1) * sizeof(DueSale));
 	int			ndue = 0;
-	int			first;
 
 	all_pause = Max(ALL_PAUSE, ALL_SHARE *
 					TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp()));
 	all_pause = Min(all_pause, LAST_SLEEP);
 	nheld = 0;
 	for (int i = 0; i < n; i++)
-		ndue += RemindMoment(sales[i].start, sales[i].farthest) <= now;
-	first = FirstOf(n, ndue, limit);
-	for (int i = 0; i < n && counts->rows < limit; i++)
 	{
-		const RemindSale *sale = &sales[(first + i) % n];
-		TimestampTz moment = RemindMoment(sale->start, sale->farthest);
+		TimestampTz moment = RemindMoment(sales[i].start, sales[i].farthest);
 
 		if (moment <= now)
-			moment = FireSale(sale, false, now, limit, PartOf(limit, ndue), counts);
-		next = Min(next, moment);
+			due[ndue++] = (DueSale) {&sales[i], false};
+		else
+			next = Min(next, moment);
 	}
-	return next;
+	return Min(next, FireDue(due, ndue, now, limit, counts));
 }
 
 /* The farthest slot, in minutes, that is nearer to the start; 0: none. */
@@ -303,9 +345,8 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 	int64	   *before = palloc(Max(nbefore, 1) * sizeof(int64));
 	RemindSale *sales;
 	int			n = ReadNear(&near_starts, now, &sales);
-	bool	   *was_held = palloc(Max(n, 1) * sizeof(bool));
+	DueSale    *due = palloc(Max(n, 1) * sizeof(DueSale));
 	int			ndue = 0;
-	int			first;
 
 	if (nbefore > 0)
 		memcpy(before, held, nbefore * sizeof(int64));
@@ -313,25 +354,18 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 	nheld = 0;
 	for (int i = 0; i < n; i++)
 	{
-		was_held[i] = bsearch(&sales[i].template_id, before, nbefore,
-							  sizeof(int64), CompareIds) != NULL;
-		AskForDue(&sales[i], RemindMinutesDue(sales[i].start - now), was_held[i]);
-		ndue += sales[i].farthest > 0;
-	}
-	first = FirstOf(n, ndue, limit);
-	for (int k = 0; k < n; k++)
-	{
-		int			i = (first + k) % n;
-		int			slot = SlotBelow(RemindMinutesDue(sales[i].start - now));
+		RemindSale *sale = &sales[i];
+		bool		was_held = bsearch(&sale->template_id, before, nbefore,
+									   sizeof(int64), CompareIds) != NULL;
+		int			left = RemindMinutesDue(sale->start - now);
 
-		if (counts->rows >= limit && was_held[i])
-			Hold(sales[i].template_id);
-		else if (counts->rows < limit && sales[i].farthest > 0)
-			next = Min(next, FireSale(&sales[i], was_held[i], now, limit, PartOf(limit, ndue), counts));
-		if (slot > 0)
-			next = Min(next, RemindMoment(sales[i].start, slot));
+		AskForDue(sale, left, was_held);
+		if (sale->farthest > 0)
+			due[ndue++] = (DueSale) {sale, was_held};
+		if (SlotBelow(left) > 0)
+			next = Min(next, RemindMoment(sale->start, SlotBelow(left)));
 	}
-	return next;
+	return Min(next, FireDue(due, ndue, now, limit, counts));
 }
 
 /* A worker's look at the sales near; returns when to come again. */

@@ -511,6 +511,7 @@ RunTurn(int64 *pause)
 	static bool busy = false;	/* a task has had more to do since the first of the list */
 	TimestampTz begin = GetCurrentTimestamp();
 	DueTask		tasks[DUE_PAGE];
+	bool		ran = false;
 	bool		more;
 	int			n;
 
@@ -523,11 +524,13 @@ RunTurn(int64 *pause)
 			.next_transaction = NextWorkerTransaction};
 			long		left = JOB_BUDGET_MS - TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp());
 
-			if (left <= 0)
+			/* One in any case: it may be the list that has taken so long. */
+			if (ran && left <= 0)
 				return true;
+			ran = true;
 			NextWorkerTransaction();
 			last = tasks[i];	/* also if it fails */
-			if (RunTask(&run, (int) left, pause))
+			if (RunTask(&run, (int) Max(left, 1), pause))
 				busy = true;
 		}
 	} while (n == DUE_PAGE);

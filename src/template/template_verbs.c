@@ -45,6 +45,7 @@ static const char *const columns[] = {
 
 typedef uint32 ColumnSet;
 
+#define MAX_COMING 10000
 #define MAX_REGISTRATIONS 100	/* published templates of a shop */
 
 #define SHOP_NUMBER		(1 << 0)
@@ -70,8 +71,22 @@ static OwnerQuery open_registrations = {
 	" AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
 	" AND o.open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
 	" AND o.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
-	" AND o.receive_end OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()",
-	1, {INT8OID}
+	" AND o.receive_end OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
+	" AND $2 IS NOT NULL",
+	2, {INT8OID, INT8OID}
+};
+
+/* Of its shop, if it is one itself. */
+static OwnerQuery coming_sales = {
+	"SELECT pg_catalog.count(*) FROM (SELECT FROM %1$s.coupon_template o JOIN %1$s.coupon_template t"
+	" ON o.shop_number OPERATOR(pg_catalog.=) t.shop_number"
+	" WHERE t.id OPERATOR(pg_catalog.=) $1"
+	" AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	" AND t.receive_start OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
+	" AND o.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
+	" AND o.receive_start OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
+	" LIMIT $2) x",
+	2, {INT8OID, INT8OID}
 };
 
 static OwnerQuery delete_template = {
@@ -184,36 +199,33 @@ RequireOperator(bool has_shop, int64 shop_number)
 				 errhint("coupon_grant(role, 'operator', shop_number) makes one.")));
 }
 
-/*
- * A new user gets the coupons of all shops in one transaction: none may be so many that it
- * fails, or lasts.
- */
+/* Raises VC003 where the template makes too many of its shop; counts it and the others. */
 static void
-RequireFewRegistrations(const Stored *stored)
+RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what)
 {
-	Datum		arg = Int64GetDatum(stored->id);
+	Datum		args[2] = {Int64GetDatum(stored->id), Int64GetDatum(most + 1)};
 	LOCKTAG		tag;
 	QueryScope	scope;
 	bool		isnull;
 	int64		n;
 
 	QueryBegin(&scope);
-	QueryRun(&open_registrations, &arg, NULL);
+	QueryRun(query, args, NULL);
 	n = DatumGetInt64(QueryValue(0, 1, &isnull));
 	if (n > 0)
 	{
 		/* Until the commit, since others do not see this one before. */
 		LockTagOfShop(&tag, stored->shop_number);
 		(void) LockAcquire(&tag, ExclusiveLock, false, false);
-		QueryRunLatest(&open_registrations, &arg, NULL);
+		QueryRunLatest(query, args, NULL);
 		n = DatumGetInt64(QueryValue(0, 1, &isnull));
 	}
 	QueryEnd(&scope);
-	if (n > MAX_REGISTRATIONS)
+	if (n > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("shop %lld would have more than %d published templates for registration",
-						(long long) stored->shop_number, MAX_REGISTRATIONS),
+				 errmsg("shop %lld would have more than %d published templates %s",
+						(long long) stored->shop_number, most, what),
 				 errhint("Set those that are not needed to 'offline'.")));
 }
 
@@ -227,8 +239,12 @@ AcceptStored(const Stored *stored)
 	if (!stored->found)
 		return;
 	RequireOperator(stored->has_shop, stored->shop_number);
-	if (stored->has_shop && !stored->repeated)
-		RequireFewRegistrations(stored);
+	if (!stored->has_shop || stored->repeated)
+		return;
+	/* A new user gets the coupons of all shops in one transaction: none makes it fail, or last. */
+	RequireFew(stored, &open_registrations, MAX_REGISTRATIONS, "for registration");
+	/* The worker looks at all sales that come, of all shops. */
+	RequireFew(stored, &coming_sales, MAX_COMING, "that have not begun");
 }
 
 /* The shop of an operator of one shop, for a template that names none. */
