@@ -214,6 +214,7 @@ typedef struct DueSale
 	bool		was_held;
 } DueSale;
 
+/* By shop; within one what begins first. */
 static int
 CompareShops(const void *a, const void *b)
 {
@@ -222,6 +223,8 @@ CompareShops(const void *a, const void *b)
 
 	if (left->shop_number != right->shop_number)
 		return left->shop_number < right->shop_number ? -1 : 1;
+	if (left->start != right->start)
+		return left->start < right->start ? -1 : 1;
 	return left->template_id < right->template_id ? -1 : left->template_id > right->template_id;
 }
 
