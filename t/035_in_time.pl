@@ -53,7 +53,7 @@ is(sql("SELECT count(*) FROM coupon_task_batch WHERE task_id = $task"), '3', 'ba
 sql(q{INSERT INTO coupon_template (shop_number, issuer, name, discount_value, status, receive_start)
 	SELECT 7, 'shop', 'comes', 1, 'published', now() + interval '1 day' FROM generate_series(1, 10000)});
 my $come = q{SELECT outcome FROM coupon_template_create('one more', 1, 1, jsonb_build_object('status', 'published', 'receive_start', now() + interval '%s'))};
-like(($node->psql('postgres', sprintf($come, '1 hour'), extra_params => [ '-U', 'shop7' ]))[2], qr/shop 7 would have more than 10000 published templates that have not begun/, 'ten thousand sales to come are enough');
+like(($node->psql('postgres', sprintf($come, '1 hour'), extra_params => [ '-U', 'shop7' ]))[2], qr/shop 7 would have more than 10000 templates that have not begun/, 'ten thousand sales to come are enough');
 is($node->safe_psql('postgres', sprintf($come, '-1 hour'), extra_params => [ '-U', 'shop7' ]), 'ok', 'one that has begun is none of them');
 
 # Nobody goes on with a task when the postmaster is gone.

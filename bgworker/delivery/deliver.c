@@ -123,17 +123,16 @@ Land(Flight *flight, const TransferResult *result)
 {
 	ChannelWindow	   *window = flight->window;
 	LeaseAnswer *answer = NewAnswer();
-	bool		about_recipient = false;
+	RetryAbout	about = ABOUT_CHANNEL;
 
 	*answer = flight->answer;
 	if (window->channel != NULL)
-		about_recipient = RetryIsAboutRecipient(&window->pace, window->channel, result->status,
-												flight->recipient);
-	answer->gone = RetryJudge(result, for_mail, about_recipient, flight->tries, answer);
+		about = RetryWhom(&window->pace, window->channel, result->status, flight->recipient);
+	answer->gone = RetryJudge(result, for_mail, about, flight->tries, answer);
 	answer->channel = window->name;
 	answer->version = flight->version;
 	/* What has been set anew meanwhile may be another receiver. */
-	if (window->channel != NULL && flight->version == window->version && !about_recipient)
+	if (window->channel != NULL && flight->version == window->version && about == ABOUT_CHANNEL)
 		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
 	window->in_flight[flight->class]--;
 	pfree(flight);
@@ -336,7 +335,7 @@ CountAsFailed(const LeasedNotification *leased, const LeaseAnswer *known, Memory
 	FreeErrorData(error);
 	answer = NewAnswer();
 	*answer = *known;
-	(void) RetryJudge(&result, for_mail, false, leased->tries, answer);
+	(void) RetryJudge(&result, for_mail, ABOUT_CHANNEL, leased->tries, answer);
 }
 
 static void

@@ -17,8 +17,9 @@
  * of one notification (400, say) says nothing about the others.
  *
  * The recipient: a gateway may mean a single address by 410 or 429.  A channel names the
- * statuses that it uses so; they concern the channel only when several different
- * recipients have got one in a row.
+ * statuses that it uses so.  They never concern the channel: whoever has recipients that
+ * do not exist would stop all others.  Only when many have got one in a row, it may be the
+ * gateway, and nobody is given up for it.
  */
 #include "postgres.h"
 
@@ -33,7 +34,7 @@
 #define LONGEST_DELAY (60 * 60 * 1000)
 #define LONGEST_ASKED (24 * 60 * 60 * 1000)
 #define PATIENCE 8				/* failures in a row before pauses */
-#define SEVERAL 8				/* recipients refused in a row: it is the channel */
+#define MANY 8					/* recipients refused in a row: it may be the gateway */
 #define FIRST_PAUSE 500
 #define LONGEST_PAUSE (60 * 1000)
 
@@ -79,11 +80,10 @@ RetryPaceInit(RetryPace *pace)
 }
 
 /*
- * RetryIsAboutRecipient tells whether an answer concerns one recipient alone, and counts
- * them.
+ * RetryWhom tells whom an answer is about, and counts.
  */
-bool
-RetryIsAboutRecipient(RetryPace *pace, const LeaseChannel *channel, int status, int64 recipient)
+RetryAbout
+RetryWhom(RetryPace *pace, const LeaseChannel *channel, int status, int64 recipient)
 {
 	bool		named = false;
 
@@ -93,25 +93,25 @@ RetryIsAboutRecipient(RetryPace *pace, const LeaseChannel *channel, int status, 
 	{
 		if (status / 100 == 2)
 			pace->nrefused = 0;
-		return false;
+		return ABOUT_CHANNEL;
 	}
 	if (pace->nrefused == 0 || pace->refused != recipient)
 		pace->nrefused++;
 	pace->refused = recipient;
-	return pace->nrefused < SEVERAL;
+	return pace->nrefused < MANY ? ABOUT_RECIPIENT : ABOUT_MANY;
 }
 
 /*
  * RetryJudge fills in what becomes of a notification that was tried so many times with
- * this answer; about_recipient: it concerns nobody else.  True: the receiver wants nothing more of this channel (410).
+ * this answer.  True: the receiver wants nothing more of this channel (410).
  */
 bool
-RetryJudge(const TransferResult *result, bool is_mail, bool about_recipient, int tries,
+RetryJudge(const TransferResult *result, bool is_mail, RetryAbout about, int tries,
 		   LeaseAnswer *answer)
 {
 	double		delay = Doubled(FIRST_DELAY, tries - 1, LONGEST_DELAY);
 	bool		is_gone = !is_mail && result->status == 410;
-	bool		gone = is_gone && !about_recipient;
+	bool		gone = is_gone && about == ABOUT_CHANNEL;
 
 	answer->status = result->status;
 	strlcpy(answer->error, result->error, sizeof(answer->error));
@@ -125,7 +125,7 @@ RetryJudge(const TransferResult *result, bool is_mail, bool about_recipient, int
 				 result->status);
 	answer->untried = result->shortage;
 	if (!gone && !result->shortage && (tries >= coupon_max_attempts ||
-				  (is_gone && about_recipient) || (is_mail && result->status / 100 == 5)))
+				  (is_gone && about == ABOUT_RECIPIENT) || (is_mail && result->status / 100 == 5)))
 	{
 		answer->verdict = LEASE_DEAD;
 		return false;

@@ -19,10 +19,18 @@ typedef struct RetryPace
 } RetryPace;
 
 extern void RetryPaceInit(RetryPace *pace);
-extern bool RetryIsAboutRecipient(RetryPace *pace, const LeaseChannel *channel, int status,
-								  int64 recipient);
-extern bool RetryJudge(const TransferResult *result, bool is_mail, bool about_recipient,
-					   int tries, LeaseAnswer *answer);
+/* Whom an answer is about. */
+typedef enum RetryAbout
+{
+	ABOUT_CHANNEL,
+	ABOUT_RECIPIENT,			/* the channel says so of this status */
+	ABOUT_MANY					/* the same, but many have got it in a row */
+} RetryAbout;
+
+extern RetryAbout RetryWhom(RetryPace *pace, const LeaseChannel *channel, int status,
+							int64 recipient);
+extern bool RetryJudge(const TransferResult *result, bool is_mail, RetryAbout about, int tries,
+					   LeaseAnswer *answer);
 extern void RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail,
 					   int most);
 

@@ -76,6 +76,7 @@ CREATE UNIQUE INDEX coupon_template_request ON @extschema@.coupon_template (shop
     NULLS NOT DISTINCT WHERE request_id IS NOT NULL;
 CREATE INDEX coupon_template_browse_shop ON @extschema@.coupon_template (shop_number, id)
     WHERE status = 'published';
+CREATE INDEX coupon_template_coming ON @extschema@.coupon_template (shop_number, receive_start);
 CREATE INDEX coupon_template_registration ON @extschema@.coupon_template (shop_number, id)
     WHERE open_to = 'registration' AND status = 'published';
 CREATE INDEX coupon_template_browse_category ON @extschema@.coupon_template (category, id)

@@ -305,25 +305,42 @@ StoreRow(const Request *request, const Row *row)
 	QueryRun(&store_row, args, nulls);
 }
 
-/* Forget that the reminder has fired which a notification is about; false: none has. */
+/*
+ * Forget that the reminder has fired which a notification is about, and those farther ones
+ * of the channel that it stood for, which have no notification; false: there is none.
+ */
 static bool
 Unfire(Row *row, int64 id)
 {
+	RemindBitmap fired = row->fired;
 	RemindBitmap left = row->fired;
+	int			of_channel = -1;
+	int			nearest = 0;
+	int			nids = 0;
 	int			channel,
 				minutes;
 
 	for (int place = 0; RemindTakeFirst(&left, &channel, &minutes); place++)
 	{
-		if (row->ids[place] != id)
-			continue;
-		row->fired &= ~RemindBit(channel, minutes);
-		row->nids--;
-		memmove(&row->ids[place], &row->ids[place + 1],
-				(row->nids - place) * sizeof(int64));
-		return true;
+		if (row->ids[place] == id)
+		{
+			of_channel = channel;
+			nearest = minutes;
+		}
 	}
-	return false;
+	if (of_channel < 0)
+		return false;
+	left = fired;
+	for (int place = 0; RemindTakeFirst(&left, &channel, &minutes); place++)
+	{
+		if (row->ids[place] == id ||
+			(row->ids[place] == 0 && channel == of_channel && minutes > nearest))
+			row->fired &= ~RemindBit(channel, minutes);
+		else
+			row->ids[nids++] = row->ids[place];
+	}
+	row->nids = nids;
+	return true;
 }
 
 /*

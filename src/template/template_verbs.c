@@ -76,15 +76,17 @@ static OwnerQuery open_registrations = {
 	2, {INT8OID, INT8OID}
 };
 
+/* A tick looks at what has begun just now, too, whatever its status. */
+#define JUST_BEGUN \
+	"(pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) '5 minutes'::pg_catalog.interval)"
+
 /* Of its shop, if it is one itself. */
 static OwnerQuery coming_sales = {
 	"SELECT pg_catalog.count(*) FROM (SELECT FROM %1$s.coupon_template o JOIN %1$s.coupon_template t"
 	" ON o.shop_number OPERATOR(pg_catalog.=) t.shop_number"
 	" WHERE t.id OPERATOR(pg_catalog.=) $1"
-	" AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
-	" AND t.receive_start OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
-	" AND o.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
-	" AND o.receive_start OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
+	" AND t.receive_start OPERATOR(pg_catalog.>) " JUST_BEGUN
+	" AND o.receive_start OPERATOR(pg_catalog.>) " JUST_BEGUN
 	" LIMIT $2) x",
 	2, {INT8OID, INT8OID}
 };
@@ -210,6 +212,7 @@ RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what)
 	int64		n;
 
 	QueryBegin(&scope);
+	QueryPlanByIndex();
 	QueryRun(query, args, NULL);
 	n = DatumGetInt64(QueryValue(0, 1, &isnull));
 	if (n > 0)
@@ -224,7 +227,7 @@ RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what)
 	if (n > most)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
-				 errmsg("shop %lld would have more than %d published templates %s",
+				 errmsg("shop %lld would have more than %d %s",
 						(long long) stored->shop_number, most, what),
 				 errhint("Set those that are not needed to 'offline'.")));
 }
@@ -242,9 +245,10 @@ AcceptStored(const Stored *stored)
 	if (!stored->has_shop || stored->repeated)
 		return;
 	/* A new user gets the coupons of all shops in one transaction: none makes it fail, or last. */
-	RequireFew(stored, &open_registrations, MAX_REGISTRATIONS, "for registration");
+	RequireFew(stored, &open_registrations, MAX_REGISTRATIONS,
+			   "published templates for registration");
 	/* The worker looks at all sales that come, of all shops. */
-	RequireFew(stored, &coming_sales, MAX_COMING, "that have not begun");
+	RequireFew(stored, &coming_sales, MAX_COMING, "templates that have not begun");
 }
 
 /* The shop of an operator of one shop, for a template that names none. */
