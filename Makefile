@@ -34,6 +34,7 @@ OBJS = \
 	bgworker/curl/socket.o \
 	bgworker/curl/transfer.o \
 	bgworker/delivery/channel_window.o \
+	bgworker/delivery/decide.o \
 	bgworker/delivery/deliver.o \
 	bgworker/delivery/retry.o \
 	bgworker/job.o \
@@ -70,6 +71,7 @@ OBJS = \
 	src/claim/receive.o \
 	src/claim/wallet.o \
 	src/coupon.o \
+	src/notification/answer_body.o \
 	src/notification/channel.o \
 	src/notification/channel_check.o \
 	src/notification/lease.o \
@@ -79,6 +81,7 @@ OBJS = \
 	src/notification/preview.o \
 	src/remind/bitmap.o \
 	src/remind/due.o \
+	src/remind/early.o \
 	src/remind/fire.o \
 	src/remind/remind.o \
 	src/remind/tick.o \
@@ -98,7 +101,9 @@ OBJS = \
 	src/store/rows.o \
 	src/task/check.o \
 	src/task/deferred.o \
+	src/task/due.o \
 	src/task/input_rows.o \
+	src/task/rest.o \
 	src/task/runner.o \
 	src/task/section.o \
 	src/task/stage.o \
@@ -132,7 +137,7 @@ TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	013_limit_cache 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
 	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_attached 033_turns 034_holders 035_in_time \
-	036_restore
+	036_restore 037_answer 038_quiet
 REGRESS_OPTS = --load-extension=coupon
 ISOLATION_OPTS = --load-extension=coupon
 

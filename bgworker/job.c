@@ -31,7 +31,7 @@
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/job.h"
 #include "remind/tick.h"
-#include "task/runner.h"
+#include "task/due.h"
 #include "template/fold.h"
 
 #define FIRST_BACKOFF 1000		/* ms */

@@ -64,8 +64,34 @@ UPDATE coupon_notification SET leased_until = now() + interval '1 hour' WHERE id
 SELECT outcome FROM coupon_task_cancel(campaign_id('stopped'));
 SELECT count(*) AS being_sent FROM coupon_notification WHERE task_id = campaign_id('stopped');
 SELECT state, cancelled_by = session_user AS by_me FROM coupon_task WHERE id = campaign_id('stopped');
-RESET coupon.batch_size;
+-- what is left of it can be read, and given another time
+SELECT * FROM coupon_task_rest(campaign_id('stopped')) ORDER BY row_num;
+SELECT lines - issued - failed AS rest FROM coupon_task WHERE id = campaign_id('stopped');
+CALL coupon_purge();
+SELECT count(*) FROM coupon_task_rest(campaign_id('stopped'));
+INSERT INTO my_campaign SELECT 'draft', task_id FROM coupon_task_create('draft', 930);
+SELECT * FROM coupon_task_rest(campaign_id('draft'));
+SELECT outcome FROM coupon_task_cancel(campaign_id('draft'));
+SELECT count(*) FROM coupon_task_rest(campaign_id('draft'));
+SELECT * FROM coupon_task_rest(-5);
+SELECT * FROM coupon_task_rest(NULL);
 DELETE FROM coupon_notification WHERE task_id = campaign_id('stopped');
+-- what only a call has started is left to calls, until it is submitted
+UPDATE coupon_template SET total_stock = 20 WHERE id = 930;
+CALL make_campaign('by hand', 930, ARRAY['9321', '9322', '9323', '9324']);
+CREATE FUNCTION stops_again() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF NEW.user_id = 9323 THEN PERFORM 1 / 0; END IF; RETURN NEW; END';
+CREATE TRIGGER stops_again BEFORE INSERT ON user_coupon FOR EACH ROW EXECUTE FUNCTION stops_again();
+CALL coupon_task_run(campaign_id('by hand'));
+DROP TRIGGER stops_again ON user_coupon;
+CALL coupon_task_run_due();
+SELECT state, send_at, done FROM coupon_task_progress WHERE task_id = campaign_id('by hand');
+SELECT state, repair ~ '^CALL [a-z.]*coupon_task_run' AS repair FROM coupon_stuck('0') WHERE kind = 'task' AND id = campaign_id('by hand');
+SELECT outcome FROM coupon_task_submit(campaign_id('by hand'), 'infinity');
+SELECT outcome FROM coupon_task_pause(campaign_id('by hand'));
+SELECT outcome FROM coupon_task_resume(campaign_id('by hand'));
+CALL coupon_task_run_due();
+SELECT state, done FROM coupon_task_progress WHERE task_id = campaign_id('by hand');
+RESET coupon.batch_size;
 -- a call of a task that fails is an error
 CALL make_campaign('by code', 931, ARRAY['1']);
 SELECT check_name, verdict FROM coupon_task_check(campaign_id('by code')) WHERE verdict <> 'ok';

@@ -316,7 +316,7 @@ SELECT name FROM coupon_task WHERE state = 'success' AND issued + failed <> line
 SELECT t.name, t.failed, count(f.row_num) FROM coupon_task t LEFT JOIN coupon_task_failure f ON f.task_id = t.id
 WHERE t.state = 'success' GROUP BY t.id HAVING t.failed <> count(f.row_num);
 SELECT template_id, problem FROM coupon_verify() WHERE NOT ok;
-SELECT count(*) AS batches_left FROM coupon_task_batch b JOIN coupon_task t ON t.id = b.task_id WHERE t.state IN ('success', 'cancelled');
+SELECT count(*) AS batches_left FROM coupon_task_batch b JOIN coupon_task t ON t.id = b.task_id WHERE t.state = 'success';
 
 -- DROP EXTENSION takes the stages with it
 SELECT count(*) > 0 AS stages FROM pg_class WHERE relname LIKE 'coupon\_stage\_%' AND relkind = 'r';

@@ -18,8 +18,7 @@ plan skip_all => 'pg_cron is not installed for this server'
 my $in_workers = {
 	0 => 'connections', 1 => 'background workers' };
 my $jobs = q{SELECT jobname, schedule, command, jobid > 0 FROM %s() ORDER BY jobname COLLATE "C"};
-my $three = join "\n",
-	'coupon_expire@postgres|7 * * * *|CALL public.coupon_expire()|t',
+my $both = join "\n",
 	'coupon_purge@postgres|37 3 * * *|CALL public.coupon_purge()|t',
 	'coupon_task_run_due@postgres|* * * * *|CALL public.coupon_task_run_due()|t';
 
@@ -54,9 +53,9 @@ X
 sub prepare
 {
 	my ($node, $how) = @_;
-	is($node->safe_psql('postgres', sprintf $jobs, 'coupon_cron_install'), $three, "$how: installed");
-	is($node->safe_psql('postgres', sprintf $jobs, 'coupon_cron_install'), $three, "$how: again");
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM cron.job'), '3', "$how: still three jobs");
+	is($node->safe_psql('postgres', sprintf $jobs, 'coupon_cron_install'), $both, "$how: installed");
+	is($node->safe_psql('postgres', sprintf $jobs, 'coupon_cron_install'), $both, "$how: again");
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM cron.job'), '2', "$how: still two jobs");
 	$node->safe_psql('postgres', q{
 		INSERT INTO coupon_template (id, name, discount_value, total_stock, status) VALUES (1, 'a', 10, 100, 'published');
 		SELECT coupon_receive_many(1, '{1,2,3}');
@@ -64,14 +63,14 @@ sub prepare
 		INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
 		SELECT j.jobid, -n, d, 'postgres', CASE WHEN j.jobid IS NULL THEN 'SELECT 1' ELSE j.command END, 'succeeded',
 			now() - age - interval '1 min', now() - age
-		FROM (VALUES (1, 'postgres', 'coupon_expire@postgres', interval '8 days'),
+		FROM (VALUES (1, 'postgres', 'coupon_task_run_due@postgres', interval '8 days'),
 			(2, 'postgres', 'coupon_purge@postgres', '6 days'), (3, 'postgres', NULL, '8 days'),
-			(4, 'elsewhere', 'coupon_expire@postgres', '8 days')) v (n, d, name, age)
+			(4, 'elsewhere', 'coupon_task_run_due@postgres', '8 days')) v (n, d, name, age)
 		LEFT JOIN cron.job j ON j.jobname::text = v.name;
 		-- of a job that is no more
 		INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
 		VALUES (99, -5, 'postgres', 'postgres', 'CALL public.coupon_purge()', 'failed', '2020-01-01', NULL);
-		SELECT cron.schedule(jobname, '* * * * *', command) FROM cron.job WHERE jobname::text ~ 'expire|purge'});
+		SELECT cron.schedule(jobname, '* * * * *', command) FROM cron.job WHERE jobname::text ~ 'purge'});
 	return;
 }
 
@@ -79,15 +78,15 @@ sub check_runs
 {
 	my ($node, $how) = @_;
 	$node->poll_query_until('postgres', q{
-		SELECT count(DISTINCT jobid) = 3 FROM cron.job_run_details
+		SELECT count(DISTINCT jobid) = 2 FROM cron.job_run_details
 		WHERE runid > 0 AND status NOT IN ('starting', 'running', 'connecting', 'sending')})
 		or fail("$how: the jobs do not run");
 	is($node->safe_psql('postgres', q{
 		SELECT DISTINCT j.jobname, r.status, r.database FROM cron.job_run_details r JOIN cron.job j USING (jobid)
 		WHERE r.runid > 0 AND end_time IS NOT NULL ORDER BY 1}),
-		join("\n", map { "coupon_$_\@postgres|succeeded|postgres" } qw(expire purge task_run_due)),
+		join("\n", map { "coupon_$_\@postgres|succeeded|postgres" } qw(purge task_run_due)),
 		"$how: all have succeeded");
-	is($node->safe_psql('postgres', 'SELECT DISTINCT status FROM user_coupon'), '3', "$how: coupons are set to expired");
+	is($node->safe_psql('postgres', 'SELECT DISTINCT h.status, c.status FROM coupon_held h JOIN user_coupon c USING (user_id, id)'), 'expired|0', "$how: coupons have expired, and nobody writes it");
 	is($node->safe_psql('postgres', 'SELECT string_agg(runid::text, $$ $$ ORDER BY runid DESC) FROM cron.job_run_details WHERE runid < 0'),
 		'-2 -3 -4', "$how: purge removes old rows about our runs, and no others");
 	books_balance($node, $how);
@@ -97,10 +96,10 @@ sub check_runs
 sub check_remove
 {
 	my ($node, $how) = @_;
-	$node->safe_psql('postgres', q{SELECT cron.schedule('coupon_expire@elsewhere', '* * * * *', 'CALL public.coupon_expire()')});
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM coupon_cron_remove()'), '3', "$how: removed");
+	$node->safe_psql('postgres', q{SELECT cron.schedule('coupon_purge@elsewhere', '* * * * *', 'CALL public.coupon_purge()')});
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM coupon_cron_remove()'), '2', "$how: removed");
 	is($node->safe_psql('postgres', 'SELECT count(*) FROM coupon_cron_remove()'), '0', "$how: nothing to remove");
-	is($node->safe_psql('postgres', 'SELECT jobname FROM cron.job'), 'coupon_expire@elsewhere', "$how: the job of another stays");
+	is($node->safe_psql('postgres', 'SELECT jobname FROM cron.job'), 'coupon_purge@elsewhere', "$how: the job of another stays");
 	return;
 }
 
@@ -116,16 +115,16 @@ sub check_elsewhere
 	$node->safe_psql('postgres', $hint);
 	$node->safe_psql('postgres', 'SELECT coupon_cron_install()');
 	is($node->safe_psql('postgres', q{SELECT database, count(*), count(DISTINCT jobname) FROM cron.job WHERE jobname::text !~ 'elsewhere' GROUP BY 1 ORDER BY 1}),
-		"Shop 2|3|3\npostgres|3|3", 'both databases have their jobs');
+		"Shop 2|2|2\npostgres|2|2", 'both databases have their jobs');
 	is($node->safe_psql('postgres', q{SELECT command FROM cron.job WHERE jobname::text = 'coupon_purge@Shop 2'}),
 		'CALL "my shop".coupon_purge()', 'with the schema of each');
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM coupon_cron_remove()'), '3', 'and one removes its own');
-	is($node->safe_psql('postgres', q{SELECT count(*) FROM cron.job WHERE database = 'Shop 2'}), '3', 'only');
+	is($node->safe_psql('postgres', 'SELECT count(*) FROM coupon_cron_remove()'), '2', 'and one removes its own');
+	is($node->safe_psql('postgres', q{SELECT count(*) FROM cron.job WHERE database = 'Shop 2'}), '2', 'only');
 	my $long = 'd' x 60;
 	$node->safe_psql('postgres', "CREATE DATABASE $long");
 	$node->safe_psql($long, 'CREATE EXTENSION coupon');
 	like($node->safe_psql($long, 'SELECT string_agg(jobname, $$ $$) FROM coupon_cron_jobs()'),
-		qr/^coupon_task_run_due\@\d+ coupon_expire\@\d+ coupon_purge\@\d+$/, 'a long name becomes a number');
+		qr/^coupon_task_run_due\@\d+ coupon_purge\@\d+$/, 'a long name becomes a number');
 	return;
 }
 

@@ -533,7 +533,7 @@ sql(q{DELETE FROM coupon_message});
 	sql(q{SELECT coupon_contact_set(9001, 'sms', '+49 151 9001')});
 	channel('sms', 'ok/known', 'user_id_is_address => NULL');
 	my $id = reminders_due('sms', 9001, 9003, 'known');
-	await("count(*) FILTER (WHERE state = 'delivered') = 1 AND count(*) FILTER (WHERE state = 'dead' AND last_error ~ 'has a contact') = 2 FROM coupon_notification_history WHERE template_id = $id",
+	await("count(*) FILTER (WHERE state = 'delivered') = 1 AND count(*) FILTER (WHERE state = 'dead' AND last_error ~ 'has no contact') = 2 FROM coupon_notification_history WHERE template_id = $id",
 		'contacts: who has none is told nothing');
 	is(join(' ', sort map { address_of($_) } arrived('ok/known')), '+49 151 9001', 'contacts: and no stranger is');
 }

@@ -136,6 +136,14 @@ channel('email', $smtp, q{mail_from => 'shop@example.test'});
 sql("UPDATE coupon_notification SET next_at = clock_timestamp() WHERE id = $ids; SELECT coupon_worker_wake()");
 await("count(*) = 1 FROM coupon_notification_history WHERE id = $ids AND state = 'delivered'", 'TLS required no more: it goes');
 
+# A server that does not stop to say farewell keeps no process of ours: it has the mail.
+my $mailer = pid_of('mailer');
+$ids = sql(q{SELECT string_agg(notification_id::text, ',') FROM generate_series(1, 5) g, coupon_channel_test('email', 'drips@mail' || g || '.test')});
+await("count(*) = 5 FROM coupon_notification_history WHERE id IN ($ids) AND state = 'delivered'", 'farewell: delivered');
+my $since = time;
+while (time < $since + 60 && `pgrep -P $mailer`) { select(undef, undef, undef, 0.1) }
+is(`pgrep -P $mailer`, '', 'farewell: nobody waits for its end');
+
 # DROP DATABASE with a mailer, and a mail that hangs.
 sql('CREATE DATABASE other');
 sql('CREATE EXTENSION coupon', 'other');

@@ -205,11 +205,28 @@ sql(q{
 		DO $$BEGIN EXECUTE (SELECT 'REVOKE ALL ON FUNCTION coupon_shop_allowed(bigint) FROM ' || string_agg('many' || i, ', ') FROM generate_series(1, 800) i);
 			FOR i IN 1..800 LOOP EXECUTE format('DROP ROLE many%s', i); END LOOP; END$$});
 }
-# By hand: all shops are seen by who may execute coupon_shop_allowed.
+# Rights that were given by hand, or came back alone from a dump, show no shop: a grant does.
 sql('CREATE ROLE hand LOGIN; GRANT EXECUTE ON FUNCTION coupon_receive(bigint, bigint, text, text) TO hand');
 is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_found', 'by hand: no shop');
 sql('GRANT EXECUTE ON FUNCTION coupon_shop_allowed(bigint) TO hand');
-is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'ok', 'by hand: every shop');
+is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'not_found', 'by hand: nor with another right');
+sql(q{SELECT coupon_grant('hand', 'application')});
+is((as_role('hand', 'SELECT outcome FROM coupon_receive(111, 20)'))[0], 'ok', 'by hand: with a grant');
+
+# With the grant of an operator go its rights on stages, where no other one gives them.
+sql(q{CREATE ROLE twice LOGIN; SELECT coupon_grant('twice', 'operator'), coupon_grant('twice', 'operator', 10), coupon_grant('twice', 'application', 20);
+	INSERT INTO coupon_template (id, name, discount_value, status, shop_number, issuer) VALUES (901, 'of 10', 1, 'published', 10, 'shop'), (902, 'of 20', 1, 'published', 20, 'shop')});
+my %stage = map { $_ => (as_role('twice', "SELECT stage FROM coupon_task_create('of $_', $_)"))[0] } 901, 902;
+sql(q{SELECT coupon_grant_revoke('twice', 'operator')});
+is((as_role('twice', "INSERT INTO $stage{901} (user_id) VALUES ('1')"))[1], '', 'a stage of the shop that is left');
+like((as_role('twice', "INSERT INTO $stage{902} (user_id) VALUES ('1')"))[1], qr/permission denied/, 'one of another shop');
+sql(q{SELECT coupon_grant_revoke('twice', 'operator', 10)});
+like((as_role('twice', "INSERT INTO $stage{901} (user_id) VALUES ('1')"))[1], qr/permission denied/, 'none without the grant');
+# A template that has become another shop's tells nothing of who has it.
+sql(q{SELECT coupon_grant('twice', 'operator', 10); UPDATE coupon_template SET shop_number = 20 WHERE id = 901; SELECT coupon_receive(901, 6001)});
+my ($of_901) = $stage{901} =~ /(\d+)$/;
+sql("INSERT INTO $stage{901} (user_id) VALUES ('6001')");
+is((as_role('twice', "SELECT n FROM coupon_task_check($of_901) WHERE check_name = 'held'"))[0], '0', 'nor its check');
 
 # What a shop's function calls may set the search path, which then lasts: what we run
 # after it means the same all the same.

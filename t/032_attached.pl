@@ -146,6 +146,39 @@ sql(q{CREATE OPERATOR CLASS public.shop_ops FOR TYPE bigint USING btree AS
 refused('coupon_contact', "a superuser's operator class that calls the shop", 'CREATE INDEX i ON coupon_contact (user_id public.shop_ops)', 'DROP INDEX i');
 sql(q{CREATE VIEW public.reads AS SELECT shop.f(1) AS x; CREATE FUNCTION public.atomic() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT x FROM public.reads; END});
 refused('coupon_contact', "a superuser's function that reads a view of the shop's function", 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.atomic() > 0) NOT VALID', 'ALTER TABLE coupon_contact DROP CONSTRAINT c');
+# An array and a row type compare by the default operator class of their parts.
+sql(q{CREATE TYPE public.tag AS (v int); CREATE TYPE public.tagbox AS (t public.tag)});
+as_role('shop', q{CREATE FUNCTION shop.tagcmp(public.tag, public.tag) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN btint4cmp($1.v, $2.v); END'});
+my $n = 0;
+for my $op ('<', '<=', '=', '>=', '>')
+{
+	$n++;
+	sql("CREATE FUNCTION public.tag$n(public.tag, public.tag) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN \$1.v $op \$2.v; END';
+		CREATE OPERATOR public.$op# (LEFTARG = public.tag, RIGHTARG = public.tag, FUNCTION = public.tag$n)");
+}
+sql(q{CREATE OPERATOR CLASS public.tag_ops DEFAULT FOR TYPE public.tag USING btree AS OPERATOR 1 public.<#, OPERATOR 2 public.<=#, OPERATOR 3 public.=#,
+	OPERATOR 4 public.>=#, OPERATOR 5 public.>#, FUNCTION 1 shop.tagcmp(public.tag, public.tag)});
+for my $type ('public.tag[]', 'public.tagbox')
+{
+	refused('coupon_contact', "a $type, whose parts the shop compares", "ALTER TABLE coupon_contact ADD COLUMN n $type; CREATE INDEX i ON coupon_contact (n)", 'ALTER TABLE coupon_contact DROP COLUMN n');
+}
+# What hangs on tables that a superuser's function reads, or that keys join with ours, whoever owns them.
+sql(q{CREATE TABLE public.banned (id bigint PRIMARY KEY); CREATE FUNCTION public.is_ok(u bigint) RETURNS boolean LANGUAGE sql STABLE BEGIN ATOMIC SELECT NOT EXISTS (SELECT FROM public.banned b WHERE b.id = u); END;
+	CREATE ROLE boss SUPERUSER; CREATE TABLE public.orders (user_id bigint, channel text); ALTER TABLE public.orders OWNER TO boss});
+as_role('shop', q{CREATE FUNCTION shop.goes() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'});
+my $is_ok = 'ALTER TABLE coupon_contact ADD CONSTRAINT c CHECK (public.is_ok(user_id)) NOT VALID';
+my $drop = 'ALTER TABLE coupon_contact DROP CONSTRAINT c';
+refused('coupon_contact', "an index of a table that a superuser's function reads", "$is_ok; CREATE INDEX i ON public.banned (id) WHERE id > shop.f(0)", "$drop; DROP INDEX i");
+refused('coupon_contact', 'statistics of it', "$is_ok; CREATE STATISTICS public.st ON (shop.f(id)), id FROM public.banned", "$drop; DROP STATISTICS public.st");
+refused('coupon_contact', 'a child of it', "$is_ok; CREATE TABLE shop.child (id bigint NOT NULL); ALTER TABLE shop.child INHERIT public.banned; ALTER TABLE shop.child OWNER TO shop", "$drop; DROP TABLE shop.child");
+my $key = 'ALTER TABLE public.orders ADD CONSTRAINT k FOREIGN KEY (user_id, channel) REFERENCES coupon_contact ON DELETE CASCADE';
+refused('coupon_contact', "a trigger of another superuser's table that refers to ours", "CREATE TRIGGER t BEFORE DELETE ON public.orders FOR EACH ROW EXECUTE FUNCTION shop.goes(); $key", 'ALTER TABLE public.orders DROP CONSTRAINT k; DROP TRIGGER t ON public.orders');
+refused('coupon_contact', "an index of another superuser's table that ours refers to", 'ALTER TABLE public.banned OWNER TO boss; CREATE INDEX i ON public.banned (id) WHERE id > shop.f(0); ALTER TABLE coupon_contact ADD COLUMN n bigint REFERENCES public.banned',
+	'ALTER TABLE coupon_contact DROP COLUMN n; DROP INDEX i');
+sql($key);
+is((as_role('app', "SELECT coupon_contact_set(4712, 'app', 'x'), coupon_contact_set(4712, 'app', NULL)"))[1], '', 'a key of a table that nothing of the shop hangs on is well');
+sql('ALTER TABLE public.orders DROP CONSTRAINT k');
+
 # What is planned is evaluated, though it is only read.
 for my $what ('STATISTICS i ON (shop.f(user_id)), channel FROM coupon_contact', 'INDEX i ON coupon_contact (channel) WHERE user_id > shop.f(0)')
 {
@@ -221,7 +254,7 @@ $session = $node->background_psql('postgres', on_error_stop => 0);
 is($session->query(q{SELECT coupon_contact_set(3, 'app', 'y')}), '', 'a table of a superuser that refers to ours');
 sql('ALTER TABLE public.refers OWNER TO shop');
 $session->query(q{SELECT coupon_contact_set(4, 'app', 'y')});
-like($session->{stderr}, qr/on table public.refers belongs to role shop/, 'until it is not his any more');
+like($session->{stderr}, qr/table public.refers belongs to role shop/, 'until it is not his any more');
 $session->quit;
 sql('DROP TABLE public.refers');
 

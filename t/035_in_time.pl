@@ -39,6 +39,25 @@ cmp_ok($before, '>', 0, 'some distributions have begun before it');
 cmp_ok($before, '<', 25, 'but not all');
 ok($node->poll_query_until('postgres', q{SELECT count(*) = 40 FROM coupon_task WHERE state = 'success'}), 'all come to their end');
 is(sql('SELECT count(*) FROM user_coupon'), '24000', 'with all their coupons');
+
+# Shops take turns: thirty distributions of one do not keep the one of another waiting.
+sql(q{INSERT INTO coupon_template (id, name, discount_value, status, shop_number, issuer)
+	VALUES (5, 'of shop 5', 1, 'published', 5, 'shop'), (6, 'of shop 6', 1, 'published', 6, 'shop')});
+sql(q{DO $$
+DECLARE
+	t record;
+BEGIN
+	FOR i IN 1..31 LOOP
+		SELECT * INTO t FROM coupon_task_create('turn ' || i, CASE i WHEN 31 THEN 6 ELSE 5 END);
+		EXECUTE format('INSERT INTO %s (user_id) SELECT (%s + g)::text FROM generate_series(1, 60) g', t.stage, i * 60);
+		PERFORM coupon_task_submit(t.task_id, 'infinity');
+	END LOOP;
+	UPDATE coupon_task SET send_at = now() + make_interval(secs => 0.001 * (template_id = 6)::int) WHERE template_id IN (5, 6);
+	PERFORM coupon_worker_wake();
+END $$});
+ok($node->poll_query_until('postgres', q{SELECT count(*) = 71 FROM coupon_task WHERE state = 'success'}), 'all come to their end again');
+cmp_ok(sql(q{SELECT count(*) FROM coupon_task WHERE template_id = 5 AND finished_at < (SELECT finished_at FROM coupon_task WHERE template_id = 6)}),
+	'<', 20, 'another shop is not the last');
 sql('DROP TRIGGER takes_time ON user_coupon');
 
 # An operator of one shop does not have the worker commit for each line.
@@ -126,6 +145,16 @@ sql(q{SELECT coupon_channel_enable('app', false); DELETE FROM coupon_notificatio
 await("count(*) = 40001 FROM coupon_notification WHERE kind = 'reminder'", 'all of them fire');
 cmp_ok(sql('SELECT count(*) FROM coupon_notification WHERE id < (SELECT id FROM coupon_notification WHERE template_id = 200000)'), '<=', 10000, 'the one of the other shop in the first look');
 sql('DELETE FROM coupon_notification');
+
+# Nor do many with all that a user can ask for: a sale costs more than its rows, and a look
+# ends after a moment.
+sql(q{INSERT INTO coupon_template (id, name, discount_value, status, shop_number, receive_start)
+		SELECT 300000 + g, 'full', 1, 'published', 1, now() + interval '1 day' FROM generate_series(1, 3000) g;
+	INSERT INTO coupon_remind (user_id, template_id, bitmap) SELECT 1, 300000 + g, ((1::bigint << 60) - 1)::remind_bitmap FROM generate_series(1, 3000) g;
+	UPDATE coupon_template SET receive_start = now() WHERE id > 300000});
+await("sum(cardinality(user_ids)) = 180000 FROM coupon_notification_history WHERE template_id > 300000 AND state = 'missed'", 'all of them are recorded');
+cmp_ok(sql('SELECT count(DISTINCT xmin::text) FROM coupon_notification_history WHERE template_id > 300000'), '>', 2, 'in several looks');
+sql('DELETE FROM coupon_notification_history WHERE template_id > 300000; DELETE FROM coupon_remind WHERE template_id > 300000');
 
 # What has fired and cannot leave is given back when its sale is put off, or offline, and
 # fires again when it is time: once, and with what is true then.

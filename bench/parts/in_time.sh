@@ -1,6 +1,7 @@
 # What has a moment beside what has none: how late a reminder leaves while announcements
 # wait for a receiver of 128 answers a second, beside one that shares their lane, as if
-# all went in the order of time.  And mails to a server that takes half a second for
+# all went in the order of time.  How late beside many distributions that are due at the
+# same time.  And mails to a server that takes half a second for
 # each, beside the same one after the other.
 #
 # shellcheck shell=bash disable=SC2034
@@ -8,6 +9,7 @@
 MAIL_PID=
 MAIL_PORT=
 MAILS=60
+FIRST_USER=0
 
 # store_announcements rows lane
 store_announcements() {
@@ -47,6 +49,60 @@ behind_announcements() {
         "$(milliseconds "$(awk -v s="$(median "${late[@]}")" 'BEGIN {print 1000 * s}')")" \
         "in the order of time with $(commas "$few")" \
         "$(milliseconds "$(awk -v s="$(median "${order[@]}")" 'BEGIN {print 1000 * s}')")"
+}
+
+# late_beside tasks lines: sets LATE, seconds, of a reminder a second after so many tasks
+late_beside() {
+    FIRST_USER=$((FIRST_USER + ($1 + 1) * $2))
+    query "TRUNCATE coupon_notification, coupon_notification_history, coupon_remind;
+           DELETE FROM coupon_template WHERE id = 2;
+           INSERT INTO coupon_template (id, name, total_stock, discount_value, status, receive_start)
+           VALUES (2, 'soon', 1000, 10, 'published', now() + interval '1 day');
+           SELECT coupon_remind_create(2, 1, 'sms', 5)" > /dev/null
+    query "DO \$\$
+           DECLARE
+               t record;
+           BEGIN
+               FOR i IN 1..$1 LOOP
+                   SELECT * INTO t FROM coupon_task_create('task ' || i, 3);
+                   EXECUTE format('INSERT INTO %s (user_id) SELECT ($FIRST_USER + %s::bigint * $2 + g)::text FROM generate_series(1, $2) g', t.stage, i);
+                   PERFORM coupon_task_submit(t.task_id, 'infinity');
+               END LOOP;
+           END \$\$" > /dev/null
+    query "BEGIN;
+           UPDATE coupon_task SET send_at = now() + interval '2 s' WHERE state = 'pending';
+           UPDATE coupon_template SET receive_start = now() + interval '5 min 3 s' WHERE id = 2;
+           SELECT coupon_worker_wake();
+           COMMIT" > /dev/null
+    wait_for 120 'the reminder' "count(*) = 1 FROM coupon_notification_history WHERE kind = 'reminder' AND state = 'delivered'"
+    LATE=$(query "SELECT extract(epoch FROM sent_at - due_at) FROM coupon_notification_history WHERE kind = 'reminder'")
+    query "SELECT count(*) FROM coupon_task t, coupon_task_cancel(t.id) WHERE t.state IN ('pending', 'in_progress');
+           DO \$\$
+           DECLARE
+               stage regclass;
+           BEGIN
+               FOR stage IN SELECT oid FROM pg_class WHERE relname ~ '^coupon_stage_[0-9]+\$' AND relkind = 'r' LOOP
+                   EXECUTE 'DROP TABLE ' || stage;
+               END LOOP;
+           END \$\$" > /dev/null
+}
+
+beside_tasks() {
+    local late=() alone=() tasks=200 lines=30000
+
+    [[ $QUICK == no ]] || tasks=40 lines=5000
+    query "INSERT INTO coupon_template (id, name, discount_value, status) VALUES (3, 'for all', 10, 'published')"
+    for _ in 1 2 3; do
+        late_beside "$tasks" "$lines"
+        late+=("$LATE")
+        late_beside 0 1
+        alone+=("$LATE")
+        say "late by ${late[-1]} s beside $tasks tasks, ${alone[-1]} s without"
+    done
+    row in_time 1 "late by, $tasks tasks of $(commas "$lines") lines due a second before" \
+        "$(milliseconds "$(awk -v s="$(median "${late[@]}")" 'BEGIN {print 1000 * s}')")" \
+        'without' \
+        "$(milliseconds "$(awk -v s="$(median "${alone[@]}")" 'BEGIN {print 1000 * s}')")"
 }
 
 start_mail_server() {
@@ -105,6 +161,7 @@ part_in_time() {
     fresh_server "coupon.databases = '*'"
     start_nginx
     behind_announcements
+    beside_tasks
     mails
     stop_receivers
 }

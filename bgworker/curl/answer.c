@@ -2,10 +2,10 @@
  * answer.c
  *		What becomes of a transfer: the callbacks of libcurl, and the verdict.
  *
- * Nothing that a receiver answers is kept but the status and Retry-After.  An
- * answer of HTTP counts once its header section is complete, whatever becomes
- * of its body.  A mail is done when the reply to its text has come; a refusal
- * counts at any point.
+ * Of an answer of HTTP the status, Retry-After and the body are kept, the body up to
+ * a limit.  It counts once its header section is complete, whatever becomes of its
+ * body.  A mail is done when the reply to its text has come; a refusal counts at any
+ * point.
  *
  * All of this is called by libcurl, but for AnswerClear and AnswerJudge: no
  * memory of PostgreSQL, no errors.
@@ -20,7 +20,19 @@
 
 #define HEADER_LIMIT	(64 * 1024) /* bytes of an answer's header section */
 #define BODY_LIMIT		(64 * 1024)
+#define FIRST_ROOM		512
 #define LONGEST_WAIT	INT_MAX /* ms, of Retry-After */
+
+/*
+ * AnswerDrop frees what was kept of a body.
+ */
+void
+AnswerDrop(Transfer *transfer)
+{
+	free(transfer->answer);
+	transfer->answer = NULL;
+	transfer->answer_bytes = transfer->answer_room = 0;
+}
 
 /*
  * AnswerClear forgets what became of the transfer before.
@@ -36,6 +48,7 @@ AnswerClear(Transfer *transfer)
 	transfer->status = 0;
 	transfer->header_bytes = 0;
 	transfer->body_bytes = 0;
+	AnswerDrop(transfer);
 	transfer->refused[0] = '\0';
 	transfer->shortage = false;
 	transfer->why = NULL;
@@ -127,6 +140,26 @@ AnswerHeader(char *line, size_t size, size_t length, void *data)
 	return length;
 }
 
+/* Room for so many bytes of the body; false: there is no memory, and nothing is kept. */
+static bool
+MakeRoom(Transfer *transfer, size_t wanted)
+{
+	size_t		room = Max(transfer->answer_room * 2, Max(wanted, FIRST_ROOM));
+	char	   *answer;
+
+	if (wanted <= transfer->answer_room)
+		return true;
+	answer = realloc(transfer->answer, room);
+	if (answer == NULL)
+	{
+		AnswerDrop(transfer);
+		return false;
+	}
+	transfer->answer = answer;
+	transfer->answer_room = room;
+	return true;
+}
+
 /*
  * AnswerBody takes a part of the body.
  */
@@ -134,9 +167,17 @@ size_t
 AnswerBody(char *bytes, size_t size, size_t length, void *data)
 {
 	Transfer   *transfer = data;
+	bool		all_kept = transfer->answer_bytes == transfer->body_bytes;
 
 	transfer->body_bytes += length;
-	return transfer->body_bytes > BODY_LIMIT ? 0 : length;
+	if (transfer->body_bytes > BODY_LIMIT)
+		return 0;
+	if (!transfer->mail && all_kept && MakeRoom(transfer, transfer->body_bytes))
+	{
+		memcpy(transfer->answer + transfer->answer_bytes, bytes, length);
+		transfer->answer_bytes += length;
+	}
+	return length;
 }
 
 /* Text for people may have come from the receiver: nothing but ASCII. */
@@ -186,7 +227,7 @@ WhyNot(const Transfer *transfer, CURLcode code)
  * code; CURLE_FAILED_INIT: it never got there, or was lost with it.
  */
 void
-AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
+AnswerJudge(Transfer *transfer, CURLcode code, TransferResult *result)
 {
 	long		answer = 0;		/* last reply of SMTP */
 
@@ -197,6 +238,10 @@ AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result)
 	result->shortage = transfer->shortage && !transfer->began;
 	result->retry_after = -1;
 	result->error[0] = '\0';
+	result->body = transfer->answer;
+	result->body_length = transfer->answer_bytes;
+	transfer->answer = NULL;	/* now the caller's */
+	AnswerDrop(transfer);
 	if (transfer->mail)
 		result->status = code == CURLE_OK || answer >= 400 ? (int) answer : 0;
 	else

@@ -26,6 +26,9 @@ typedef struct Transfer
 	bool		mail;			/* a handle never changes its protocol */
 	int			generation;		/* of the settings that its handle was made with */
 	void	   *owner;
+	int			timeout;		/* ms, since ... */
+	int64		started;		/* ... this moment, by TransferStart's clock */
+	CURLcode	code;			/* of one that is over; CURLE_FAILED_INIT: by us */
 	char	   *buffer;			/* lists of headers or recipients, texts, body */
 	Size		buffer_size;
 	const char *body;			/* in the buffer */
@@ -40,6 +43,9 @@ typedef struct Transfer
 	int			status;
 	size_t		header_bytes;
 	size_t		body_bytes;
+	char	   *answer;			/* of the body, by malloc; NULL: nothing, or no memory for it */
+	size_t		answer_bytes;
+	size_t		answer_room;
 	char		refused[ADDRESS_TEXT_LENGTH];	/* an address */
 	bool		shortage;		/* no descriptor or memory for a connection */
 	const char *why;			/* it failed, where libcurl does not know; static */
@@ -73,7 +79,8 @@ extern CURLcode RequestApply(Transfer *transfer, const TransferRequest *request,
 
 /* bgworker/curl/answer.c */
 extern void AnswerClear(Transfer *transfer);
-extern void AnswerJudge(const Transfer *transfer, CURLcode code, TransferResult *result);
+extern void AnswerDrop(Transfer *transfer);
+extern void AnswerJudge(Transfer *transfer, CURLcode code, TransferResult *result);
 extern int	AnswerBegins(void *data, char *remote, char *local, int remote_port,
 						 int local_port);
 extern size_t AnswerWantsMail(char *to, size_t size, size_t count, void *data);

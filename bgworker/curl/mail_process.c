@@ -43,6 +43,22 @@ typedef struct MailProcess
 
 static dlist_head processes = DLIST_STATIC_INIT(processes);
 
+/*
+ * The mail is over, and its place given to another: a server that takes its time over the
+ * farewell would collect our children.  The kernel ends this one.
+ */
+static void
+EndSoon(void)
+{
+	sigset_t	alarms;
+
+	(void) pqsignal(SIGALRM, SIG_DFL);
+	(void) sigemptyset(&alarms);
+	(void) sigaddset(&alarms, SIGALRM);
+	(void) sigprocmask(SIG_UNBLOCK, &alarms, NULL);
+	(void) alarm(2 * LAST_WORDS);
+}
+
 /* The child. */
 static void
 SendAndEnd(Transfer *transfer, pid_t parent, int to)
@@ -64,6 +80,7 @@ SendAndEnd(Transfer *transfer, pid_t parent, int to)
 	AnswerJudge(transfer, code, &result);
 	written = write(FIRST_FREE, &result, sizeof(result));	/* less than PIPE_BUF: whole or not at all */
 	(void) curl_easy_setopt(transfer->easy, CURLOPT_SERVER_RESPONSE_TIMEOUT, LAST_WORDS);
+	EndSoon();
 	curl_easy_cleanup(transfer->easy);
 	_exit(written == sizeof(result) ? 0 : 1);
 }
@@ -114,7 +131,7 @@ MailBegin(Transfer *transfer, MemoryContext context)
 	process->transfer = transfer;
 	dlist_push_tail(&processes, &process->node);
 	ReserveExternalFD();
-	/* Else its end is seen with that of others, or when the transfer has timed out. */
+	/* Else its end is seen when the caller looks for another reason, at least once a minute. */
 	(void) WaitForPipe(fds[0]);
 	return NULL;
 }

@@ -45,13 +45,15 @@
 #define KEEP_BUFFER		(64 * 1024) /* larger ones are freed after use */
 #define LEAST_KEPT		64		/* connections that are kept in any case */
 #define EVENTS			256		/* sockets that are looked at in one go */
-#define ROUNDS			4		/* of that, until the caller has its turn */
+#define LOOKS			8		/* of that, at most, before timeouts are judged */
+#define LATE			50		/* ms behind the timer */
+#define ROUNDS			4		/* of all that, until the caller has its turn */
 
 static CURLM *multi = NULL;
 static MemoryContext context = NULL;
 static dlist_head unused[2];	/* by "mail" */
 static dlist_head in_flight;
-static dlist_head over;			/* without libcurl */
+static dlist_head over;			/* libcurl has no more to do with them */
 static int	in_flight_count = 0;
 static int	most_in_flight = 0;
 static char *ca_file = NULL;	/* the setting that handles are made with */
@@ -124,6 +126,7 @@ FreeTransfer(Transfer *transfer)
 {
 	curl_easy_cleanup(transfer->easy);
 	curl_url_cleanup(transfer->url);
+	AnswerDrop(transfer);
 	if (transfer->endpoint)
 		pfree(transfer->endpoint);
 	if (transfer->buffer)
@@ -193,6 +196,7 @@ Recycle(Transfer *transfer)
 	if (transfer->begun > 1)
 		transfer->generation = -1;
 	transfer->owner = NULL;
+	AnswerDrop(transfer);
 	dlist_push_head(&unused[transfer->mail], &transfer->node);
 }
 
@@ -250,6 +254,9 @@ TransferStart(const TransferRequest *request, void *owner)
 	why = Begin(transfer, request);
 	transfer->why = why;
 	transfer->owner = owner;
+	transfer->timeout = request->timeout;
+	transfer->started = Now();
+	transfer->code = CURLE_FAILED_INIT;
 	dlist_delete(&transfer->node);
 	dlist_push_tail(why ? &over : &in_flight, &transfer->node);
 	in_flight_count++;
@@ -303,24 +310,117 @@ TimerIsDue(void)
 	return timer_on && timer <= Now();
 }
 
-/* One look at timer and sockets; "more" tells whether another may find more. */
+/* One look at sockets; "more" tells whether another may find more. */
 static CURLMcode
-Round(bool *more)
+ServeSockets(bool *more)
 {
 	struct epoll_event events[EVENTS];
 	CURLMcode	code = CURLM_OK;
-	int			running;
-	int			n;
+	int			n = epoll_wait(SocketsDescriptor(), events, EVENTS, 0);
 
-	if (TimerIsDue())
+	for (int i = 0; i < n && code == CURLM_OK; i++)
+		code = HandleEvent(&events[i]);
+	*more = n == EVENTS;
+	return code;
+}
+
+/* How long a request may take, in all, before libcurl ends it; it asks at each step. */
+static void
+SetTimeout(Transfer *transfer, int64 ms)
+{
+	(void) curl_easy_setopt(transfer->easy, CURLOPT_TIMEOUT_MS, (long) ms);
+}
+
+/* Nothing times out for a moment. */
+static void
+HoldTimeouts(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &in_flight)
+	{
+		Transfer   *transfer = dlist_container(Transfer, node, iter.cur);
+
+		if (!transfer->mail)
+			SetTimeout(transfer, Now() - transfer->started + transfer->timeout);
+	}
+}
+
+/* Put aside what libcurl has finished. */
+static void
+TakeFinished(void)
+{
+	CURLMsg    *message;
+	Transfer   *transfer;
+	int			left;
+
+	while (multi != NULL && (message = curl_multi_info_read(multi, &left)) != NULL)
+	{
+		CURL	   *easy = message->easy_handle;
+		CURLcode	code = message->data.result;	/* gone with the handle */
+
+		if (message->msg != CURLMSG_DONE)
+			continue;
+		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, (void **) &transfer);
+		(void) curl_multi_remove_handle(multi, easy);
+		transfer->code = code;
+		dlist_delete(&transfer->node);
+		dlist_push_tail(&over, &transfer->node);
+	}
+}
+
+/* What is not over by now has timed out if its time is up: libcurl may have forgotten its timer. */
+static void
+JudgeTimeouts(void)
+{
+	dlist_mutable_iter iter;
+
+	TakeFinished();
+	dlist_foreach_modify(iter, &in_flight)
+	{
+		Transfer   *transfer = dlist_container(Transfer, node, iter.cur);
+
+		if (transfer->mail)
+			continue;
+		if (Now() - transfer->started < transfer->timeout)
+			SetTimeout(transfer, transfer->timeout);
+		else
+		{
+			(void) curl_multi_remove_handle(multi, transfer->easy);
+			transfer->why = "the request has timed out";
+			dlist_delete(&transfer->node);
+			dlist_push_tail(&over, &transfer->node);
+		}
+	}
+}
+
+/*
+ * Sockets, and then the timer; "more" tells whether another round may find more.
+ *
+ * libcurl ends a request whose time is up before it looks whether the answer is there.  So
+ * where nobody was here when the timer was due, since this process waited for a lock, say,
+ * what lies there is read first: else a request that was answered would be sent again.
+ */
+static CURLMcode
+Round(bool *more)
+{
+	CURLMcode	code = CURLM_OK;
+	bool		late = timer_on && Now() - timer > LATE;
+	bool		unread = true;
+	int			running;
+
+	if (late)
+		HoldTimeouts();
+	for (int i = 0; i < LOOKS && unread && code == CURLM_OK; i++)
+		code = ServeSockets(&unread);
+	if (late && code == CURLM_OK)
+		JudgeTimeouts();
+	if (code == CURLM_OK && TimerIsDue())
 	{
 		timer_on = false;
 		code = curl_multi_socket_action(multi, CURL_SOCKET_TIMEOUT, 0, &running);
 	}
-	n = epoll_wait(SocketsDescriptor(), events, EVENTS, 0);
-	for (int i = 0; i < n && code == CURLM_OK; i++)
-		code = HandleEvent(&events[i]);
-	*more = n == EVENTS || TimerIsDue();
+	*more = unread || TimerIsDue();
 	return code;
 }
 
@@ -406,37 +506,22 @@ Finish(Transfer *transfer)
 bool
 TransferNext(TransferResult *result)
 {
-	CURLMsg    *message;
-	int			left;
 	Transfer   *transfer;
 
+	if (dlist_is_empty(&over))
+		TakeFinished();
 	if (!dlist_is_empty(&over))
 	{
 		transfer = dlist_head_element(Transfer, node, &over);
-		AnswerJudge(transfer, CURLE_FAILED_INIT, result);
+		AnswerJudge(transfer, transfer->code, result);
 		Finish(transfer);
 		return true;
 	}
 	transfer = MailNext(result);
-	if (transfer != NULL)
-	{
-		Finish(transfer);
-		return true;
-	}
-	while (multi != NULL && (message = curl_multi_info_read(multi, &left)) != NULL)
-	{
-		CURL	   *easy = message->easy_handle;
-		CURLcode	code = message->data.result;
-
-		if (message->msg != CURLMSG_DONE)
-			continue;
-		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, (void **) &transfer);
-		(void) curl_multi_remove_handle(multi, easy);
-		AnswerJudge(transfer, code, result);
-		Finish(transfer);
-		return true;
-	}
-	return false;
+	if (transfer == NULL)
+		return false;
+	Finish(transfer);
+	return true;
 }
 
 /*

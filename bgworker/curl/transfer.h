@@ -33,6 +33,8 @@ typedef struct TransferResult
 	bool		shortage;		/* of this server: the receiver was not tried */
 	long		retry_after;	/* ms, by Retry-After; -1: not asked for */
 	char		error[200];		/* for people, ASCII: why no answer came, else empty */
+	char	   *body;			/* HTTP: as much as was kept, NULL: nothing; to be freed by free() */
+	size_t		body_length;
 } TransferResult;
 
 /* Visible from outside for t/transfer_test.c alone. */

@@ -15,6 +15,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -28,6 +30,7 @@
 #define OVERTAKEN 100			/* ms by which commits are out of order as a rule */
 #define LONGEST_PAUSE 60000		/* ms; then the queue is looked at anyhow */
 #define PORTION 2				/* that part of a window is worth a transaction */
+#define BURST_MS 50				/* what may begin in so long is worth a look */
 #define SHARE 8					/* that part of the places each class is sure of */
 
 static ChannelWindow windows[WINDOW_MOST];
@@ -161,6 +164,50 @@ ShareOf(int places)
 	return places > 1 ? Max(places / SHARE, 1) : 0;
 }
 
+/*
+ * How many requests are worth a look, where only so many may begin in a second: a token
+ * bucket (Turner, "New Directions in Communications", 1986) that holds twice as many.
+ */
+static double
+Burst(const LeaseChannel *channel)
+{
+	return Max(channel->per_second * BURST_MS / 1000.0, 1);
+}
+
+/* How many requests may begin. */
+static double
+Allowed(const ChannelWindow *window, TimestampTz now)
+{
+	const LeaseChannel *channel = window->channel;
+
+	if (channel->per_second == 0)
+		return INT_MAX;
+	return Min(window->allowed + channel->per_second *
+			   (TimestampDifferenceMilliseconds(window->allowed_at, now) / 1000.0), 2 * Burst(channel));
+}
+
+/* When so many may. */
+static TimestampTz
+AllowedFrom(const ChannelWindow *window)
+{
+	double		missing = Burst(window->channel) - window->allowed;
+
+	if (window->channel->per_second == 0 || missing <= 0)
+		return 0;
+	return TimestampTzPlusMilliseconds(window->allowed_at,
+									   (int64) ceil(missing * 1000 / window->channel->per_second));
+}
+
+/* So many begin now. */
+static void
+Spend(ChannelWindow *window, TimestampTz now, int n)
+{
+	if (window->channel->per_second == 0)
+		return;
+	window->allowed = Allowed(window, now) - n;
+	window->allowed_at = now;
+}
+
 /* The places that a class may still take. */
 static int
 FreePlaces(const ChannelWindow *window, OutboxClass class)
@@ -186,6 +233,14 @@ ClassLookAt(const ChannelWindow *window, OutboxClass class)
 	for (int i = 0; i < OUTBOX_LANES; i++)
 		first = Min(first, lanes[i].look_at);
 	return first;
+}
+
+/* Until when a class has to wait; 0: not at all. */
+static TimestampTz
+QuietUntil(const ChannelWindow *window, OutboxClass class)
+{
+	return class == OUTBOX_BULK && LeaseIsQuiet(window->channel, GetCurrentTimestamp()) ?
+		window->channel->quiet_until : 0;
 }
 
 /*
@@ -224,10 +279,11 @@ WindowReadyAt(const ChannelWindow *window)
 	for (int class = 0; class < OUTBOX_CLASSES; class++)
 	{
 		if (FreePlaces(window, class) > 0)
-			ready = Min(ready, ClassLookAt(window, class));
+			ready = Min(ready, Max(ClassLookAt(window, class), QuietUntil(window, class)));
 	}
 	if (ready == DT_NOEND)
 		return ready;
+	ready = Max(ready, AllowedFrom(window));
 	return Max(ready, Max(window->pace.not_before, window->rests_until));
 }
 
@@ -257,6 +313,16 @@ PlanNextLook(ChannelWindow *window, LaneLook *lane, TimestampTz now, bool from_h
 	lane->look_at = Min(lane->look_at, TimestampTzPlusMilliseconds(now, LONGEST_PAUSE));
 	/* What is committed out of order is found when all is looked at. */
 	lane->from = Max(lane->from, TimestampTzPlusMilliseconds(now, -OVERTAKEN));
+}
+
+/* How many a class may take in this transaction, in which "allowed" may begin in all. */
+static int
+MayTake(const ChannelWindow *window, OutboxClass class, int allowed)
+{
+	if (QuietUntil(window, class) != 0)
+		return 0;
+	return Min(FreePlaces(window, class),
+			   allowed - window->leased[OUTBOX_MOMENT] - window->leased[OUTBOX_BULK]);
 }
 
 /* Take up to "limit" of a lane; returns how many: less if it has no more for now. */
@@ -334,6 +400,7 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	bool		rewound = RewindLanes(window, now);
+	int			allowed = (int) Allowed(window, now);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	Lease		lease;
 	List	   *notifications;
@@ -342,10 +409,11 @@ WindowTake(ChannelWindow *window, MemoryContext context)
 			   TimestampTzPlusMilliseconds(now, window->channel->timeout + LEASE_SLACK));
 	TakeClass(window, &lease, OUTBOX_BULK,
 			  Min(Places(window) / SHARE - TakenBy(window, OUTBOX_BULK),
-				  FreePlaces(window, OUTBOX_BULK)), now);
-	TakeClass(window, &lease, OUTBOX_MOMENT, FreePlaces(window, OUTBOX_MOMENT), now);
-	TakeClass(window, &lease, OUTBOX_BULK, FreePlaces(window, OUTBOX_BULK), now);
+				  MayTake(window, OUTBOX_BULK, window->channel->per_second > 0 ? allowed / SHARE : allowed)), now);
+	TakeClass(window, &lease, OUTBOX_MOMENT, MayTake(window, OUTBOX_MOMENT, allowed), now);
+	TakeClass(window, &lease, OUTBOX_BULK, MayTake(window, OUTBOX_BULK, allowed), now);
 	notifications = LeaseEnd(&lease);
+	Spend(window, now, window->leased[OUTBOX_MOMENT] + window->leased[OUTBOX_BULK]);
 	MemoryContextSwitchTo(old);
 	if (rewound)
 		window->rescan_pause = Max(RESCAN_PAUSE, RESCAN_SHARE *

@@ -26,6 +26,8 @@ typedef struct ChannelWindow
 	const LeaseChannel *channel;	/* NULL: not set up, off, or not for us */
 	TimestampTz version;		/* of the channel's row that the pace is for */
 	RetryPace	pace;
+	double		allowed;		/* requests that may begin, as of ... */
+	TimestampTz allowed_at;
 	int			in_flight[OUTBOX_CLASSES];	/* counted by the caller */
 	int			leased[OUTBOX_CLASSES]; /* in this turn, and about to leave */
 	LaneLook	lanes[OUTBOX_ALL_LANES];

@@ -39,6 +39,7 @@
 #include "bgworker/base/process.h"
 #include "bgworker/curl/transfer.h"
 #include "bgworker/delivery/channel_window.h"
+#include "bgworker/delivery/decide.h"
 #include "bgworker/delivery/deliver.h"
 #include "bgworker/delivery/retry.h"
 #include "notification/lease.h"
@@ -51,16 +52,14 @@
 #define FAILED_PAUSE 5000		/* ms for a channel that failed in one */
 #define ANSWERS_WAIT 20			/* ms that an answer waits for others */
 #define HELD_WAIT 1000			/* ms until one is tried again whose row is held */
-#define LOOK_AGAIN 5000			/* ms until its template is looked for again, at least */
-#define LOOK_AGAIN_MOST (10 * 60 * 1000)
-#define LONGEST_WAIT (24 * 60 * 60 * 1000)	/* ms for that, all together */
+#define READ_TIME 50			/* ms of a turn for what answers say */
+#define FAILURE_KEPT 8192		/* bytes of its body */
 
 /* A request in flight. */
 typedef struct Flight
 {
 	ChannelWindow	   *window;
 	OutboxClass class;
-	int			tries;
 	int64		recipient;		/* the first of it; of a test the notification */
 	TimestampTz version;		/* of the channel's row */
 	LeaseAnswer answer;			/* what is known of it so far */
@@ -73,6 +72,7 @@ static MemoryContext flight_context = NULL; /* of flights and answers */
 static LeaseAnswer *answers = NULL; /* to be recorded */
 static int	nanswers = 0;
 static int	nheld = 0;		/* the first of them: others hold their rows */
+static int	nrecorded = 0;		/* the first of them, in the transaction that is open */
 static int	max_answers = 0;
 static TimestampTz first_answer_at;
 static bool in_work = false;	/* stays true after an error */
@@ -118,23 +118,45 @@ NewAnswer(void)
 	return &answers[nanswers++];
 }
 
+/* Of a failure its beginning, for people. */
+static void
+KeepBody(LeaseAnswer *answer, const TransferResult *result)
+{
+	size_t		length = answer->to_judge ? result->body_length : Min(result->body_length, FAILURE_KEPT);
+
+	if (length == 0)
+		return;
+	answer->body = MemoryContextAlloc(flight_context, length);
+	memcpy(answer->body, result->body, length);
+	answer->body_length = length;
+	answer->body_cut = length < result->body_length;
+}
+
 static void
 Land(Flight *flight, const TransferResult *result)
 {
 	ChannelWindow	   *window = flight->window;
 	LeaseAnswer *answer = NewAnswer();
 	RetryAbout	about = ABOUT_CHANNEL;
+	/* What has been set anew meanwhile may be another receiver. */
+	bool		same = window->channel != NULL && flight->version == window->version;
 
 	*answer = flight->answer;
-	if (window->channel != NULL)
+	if (same)
 		about = RetryWhom(&window->pace, window->channel, result->status, flight->recipient);
-	answer->gone = RetryJudge(result, for_mail, about, flight->tries, answer);
+	answer->gone = RetryJudge(result, for_mail, about, answer);
 	answer->channel = window->name;
 	answer->version = flight->version;
-	/* What has been set anew meanwhile may be another receiver. */
-	if (window->channel != NULL && flight->version == window->version && about == ABOUT_CHANNEL)
-		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight);
-	window->in_flight[flight->class]--;
+	answer->to_judge = answer->verdict == LEASE_DELIVERED && same && AnswerIsJudged(window->channel);
+	if (answer->to_judge || answer->verdict != LEASE_DELIVERED)
+		KeepBody(answer, result);
+	if (same && about == ABOUT_CHANNEL)
+		RetryAdapt(&window->pace, result, for_mail, window->channel->max_in_flight, answer->sent_at);
+	/* What is to be judged keeps its place, or a slow judge would have ever more to do. */
+	answer->has_place = answer->to_judge;
+	answer->class = flight->class;
+	if (!answer->has_place)
+		window->in_flight[flight->class]--;
 	pfree(flight);
 }
 
@@ -145,7 +167,10 @@ Collect(void)
 
 	TransferDrive();
 	while (TransferNext(&result))
+	{
 		Land(result.owner, &result);
+		free(result.body);
+	}
 }
 
 /* When the answers so far are worth a transaction. */
@@ -172,13 +197,69 @@ WindowDueAt(const ChannelWindow *window)
 	return Max(ready, AnswersDueAt());
 }
 
+/* When those are tried again whom the answer to a success names; not at all after too many times. */
+static void
+JudgeAgain(LeaseAnswer *answer)
+{
+	LeaseAnswer one = *answer;
+
+	RetryRefused(&one);
+	answer->next_at = one.next_at;
+	if (one.verdict == LEASE_DEAD)
+		AnswerGiveUpAgain(answer);
+}
+
+/*
+ * What the body of an answer says, where the channel is still as it was; else the status
+ * alone counts, and of the body nothing is kept, since its secrets are not known.
+ */
+static void
+ReadAnswer(LeaseAnswer *answer)
+{
+	const LeaseChannel *channel = NULL;
+
+	answer->text = NULL;
+	answer->dead.n = answer->again.n = 0;
+	if (answer->body == NULL && !answer->to_judge)
+		return;
+	for (int i = 0; i < WindowCount(); i++)
+	{
+		ChannelWindow *window = WindowAt(i);
+
+		if (strcmp(window->name, answer->channel) != 0)
+			continue;
+		if (answer->has_place)
+			window->in_flight[answer->class]--;
+		answer->has_place = false;
+		if (window->version == answer->version)
+			channel = window->channel;
+	}
+	if (channel == NULL)
+		return;
+	AnswerKeepText(channel, answer);
+	if (!answer->to_judge)
+		return;
+	answer->verdict = LEASE_DELIVERED;
+	answer->error[0] = '\0';
+	if (!AnswerJudgeBody(channel, answer))
+		RetryRefused(answer);
+	else if (answer->again.n > 0)
+		JudgeAgain(answer);
+}
+
 static void
 Record(bool careful)
 {
-	if (nanswers == 0)
+	static const LeaseOrigin origin = {RemindGiveBack, RemindMove};
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), READ_TIME);
+
+	nrecorded = 0;
+	while (nrecorded < nanswers && (nrecorded == 0 || GetCurrentTimestamp() < until))
+		ReadAnswer(&answers[nrecorded++]);
+	if (nrecorded == 0)
 		return;
-	LeaseRecord(answers, nanswers, careful, RemindGiveBack);
-	for (int i = 0; i < nanswers; i++)
+	LeaseRecord(answers, nrecorded, careful, &origin);
+	for (int i = 0; i < nrecorded; i++)
 	{
 		if (answers[i].gone &&
 			LeaseDisable(answers[i].channel, answers[i].version,
@@ -194,17 +275,24 @@ Record(bool careful)
 	}
 }
 
-/* Those that are recorded; the others wait until their rows are free. */
+/* Those that are recorded; the others wait until their rows are free, or for the next turn. */
 static void
 ForgetRecorded(void)
 {
-	nheld = 0;
-	for (int i = 0; i < nanswers; i++)
+	int			n = 0;
+
+	for (int i = 0; i < nrecorded; i++)
 	{
 		if (answers[i].held)
-			answers[nheld++] = answers[i];
+			answers[n++] = answers[i];
+		else if (answers[i].body != NULL)
+			pfree(answers[i].body);
 	}
-	nanswers = nheld;
+	nheld = n;
+	for (int i = nrecorded; i < nanswers; i++)
+		answers[n++] = answers[i];
+	nanswers = n;
+	nrecorded = 0;
 	first_answer_at = GetCurrentTimestamp();
 }
 
@@ -245,78 +333,6 @@ TakeIsolated(ChannelWindow *window, MemoryContext context)
 	return NIL;
 }
 
-static bool
-IsReminder(const RenderEvent *event)
-{
-	return strcmp(event->kind, "reminder") == 0;
-}
-
-/*
- * A reminder is of no use when the sale has begun.  A template that is not there may yet
- * come, with the rest of a restore, or has been deleted.
- */
-static bool
-IsTooLate(const LeasedNotification *leased, TimestampTz now)
-{
-	const RenderEvent *event = leased->notification.event;
-
-	if (event->template_id != 0 && !event->template_found)
-		return TimestampDifferenceExceeds(leased->due_at, now, LONGEST_WAIT);
-	return IsReminder(event) &&
-		(event->template_id == 0 || (event->has_start && event->start <= now));
-}
-
-/*
- * A reminder whose sale was put off since, or is not published, is given back: it fires
- * again when it is time.
- */
-static bool
-IsForLater(const RenderEvent *event, TimestampTz now)
-{
-	return IsReminder(event) && event->template_found &&
-		(!event->published || TIMESTAMP_IS_NOEND(event->start) ||
-		 event->start - now > (event->minutes + 1) * USECS_PER_MINUTE);
-}
-
-/* When a template that is not there is looked for again: the longer it took, the later. */
-static TimestampTz
-LookAgainAt(const LeasedNotification *leased, TimestampTz now)
-{
-	long		waited = TimestampDifferenceMilliseconds(leased->due_at, now);
-
-	return TimestampTzPlusMilliseconds(now, Min(Max(waited / 4, LOOK_AGAIN), LOOK_AGAIN_MOST));
-}
-
-/*
- * Whom a mail goes to, up to a NULL: more than one where it was cut for a
- * channel of another kind.  A user id is an address for gateways only.
- */
-static const char **
-Mailboxes(const RenderNotification *notification)
-{
-	const char **list = palloc((notification->nrecipients + 1) * sizeof(char *));
-	int			n = 0;
-
-	for (int i = 0; i < notification->nrecipients; i++)
-	{
-		const char *address = notification->recipients[i].address;
-
-		if (address != NULL && RenderIsMailAddress(address))
-			list[n++] = address;
-	}
-	list[n] = NULL;
-	return list;
-}
-
-/* Why it can never be sent, NULL if it can. */
-static const char *
-WhatIsBroken(const LeasedNotification *leased)
-{
-	if (leased->broken == NULL && for_mail && Mailboxes(&leased->notification)[0] == NULL)
-		return "the user has no mail address: see coupon_contact_set";
-	return leased->broken;
-}
-
 /* One that cannot be written down, as if its receiver had refused it. */
 static void
 CountAsFailed(const LeasedNotification *leased, const LeaseAnswer *known, MemoryContext context)
@@ -335,7 +351,7 @@ CountAsFailed(const LeasedNotification *leased, const LeaseAnswer *known, Memory
 	FreeErrorData(error);
 	answer = NewAnswer();
 	*answer = *known;
-	(void) RetryJudge(&result, for_mail, ABOUT_CHANNEL, leased->tries, answer);
+	(void) RetryJudge(&result, for_mail, ABOUT_CHANNEL, answer);
 }
 
 static void
@@ -351,7 +367,7 @@ HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *
 	{
 		RenderMail(&leased->notification, channel->render, flight->answer.sent_at, &body);
 		request.mail_from = channel->render->mail_from;
-		request.mail_to = Mailboxes(&leased->notification);
+		request.mail_to = DecideMailboxes(&leased->notification);
 	}
 	else
 	{
@@ -364,45 +380,16 @@ HandOver(const LeaseChannel *channel, const LeasedNotification *leased, Flight *
 	TransferStart(&request, flight);
 }
 
-/* Whether there is nothing to send, or not now; the answer says what becomes of it. */
-static bool
-IsDecided(const LeasedNotification *leased, LeaseAnswer *answer)
-{
-	const RenderEvent *event = leased->notification.event;
-	TimestampTz now = answer->sent_at;
-	const char *reason = WhatIsBroken(leased);
-
-	if (reason != NULL)
-		answer->verdict = LEASE_DEAD;
-	else if (IsTooLate(leased, now))
-		answer->verdict = LEASE_MISSED;
-	else if (IsForLater(event, now))
-		answer->verdict = LEASE_GIVE_BACK;
-	else if (event->template_id != 0 && !event->template_found)
-	{
-		reason = "its template is not there";
-		answer->verdict = LEASE_RETRY;
-		answer->untried = true;
-		answer->next_at = LookAgainAt(leased, now);
-	}
-	else
-		return false;
-	answer->sent_at = DT_NOBEGIN;
-	if (reason != NULL)
-		strlcpy(answer->error, reason, sizeof(answer->error));
-	return true;
-}
-
 /* Send one notification; whatever goes wrong is its own misfortune. */
 static void
 Send(ChannelWindow *window, const LeasedNotification *leased)
 {
 	MemoryContext context = CurrentMemoryContext;
 	LeaseAnswer known = {.id = leased->notification.id, .attempts = leased->attempts,
-	.sent_at = GetCurrentTimestamp()};
+	.tries = leased->tries, .sent_at = GetCurrentTimestamp()};
 	Flight	   *flight;
 
-	if (IsDecided(leased, &known))
+	if (DecideUnsent(leased, window->channel, &known))
 	{
 		*NewAnswer() = known;
 		return;
@@ -410,7 +397,6 @@ Send(ChannelWindow *window, const LeasedNotification *leased)
 	flight = MemoryContextAlloc(flight_context, sizeof(Flight));
 	flight->window = window;
 	flight->class = leased->class;
-	flight->tries = leased->tries;
 	flight->recipient = leased->recipients[0].user_id != 0 ? leased->recipients[0].user_id : known.id;
 	flight->version = window->channel->updated_at;
 	flight->answer = known;
@@ -507,7 +493,7 @@ ForgetMoments(void)
 	StartAnew();
 	first_answer_at = careful_until = 0;
 	for (int i = 0; i < WindowCount(); i++)
-		WindowAt(i)->pace.not_before = 0;
+		WindowAt(i)->pace.not_before = WindowAt(i)->pace.failed_at = WindowAt(i)->allowed_at = 0;
 }
 
 /* Collect answers, work if it is time, and say when to come again. */

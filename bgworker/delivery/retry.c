@@ -11,10 +11,12 @@
  *
  * The receiver as a whole: an answer that means "too much" (429, 502, 503,
  * 504) and none at all halve the number of requests in flight, a success
- * raises it by one (so it doubles in the time of an answer).  After several
- * such failures in a row one request at a time is tried, less and less often:
- * a queue is not to spend its attempts on a receiver that is down.  A refusal
- * of one notification (400, say) says nothing about the others.
+ * raises it by one (so it doubles in the time of an answer).  What was on its
+ * way when such a failure came says nothing new: a moment's outage is one
+ * failure, however many it met.  After several such failures in a row one
+ * request at a time is tried, less and less often: a queue is not to spend its
+ * attempts on a receiver that is down.  A refusal of one notification (400, say)
+ * says nothing about the others.
  *
  * The recipient: a gateway may mean a single address by 410 or 429.  A channel names the
  * statuses that it uses so.  They never concern the channel: whoever has recipients that
@@ -75,6 +77,7 @@ RetryPaceInit(RetryPace *pace)
 {
 	pace->window = 1e9;
 	pace->failures = 0;
+	pace->failed_at = 0;
 	pace->not_before = 0;
 	pace->nrefused = 0;
 }
@@ -101,15 +104,39 @@ RetryWhom(RetryPace *pace, const LeaseChannel *channel, int status, int64 recipi
 	return pace->nrefused < MANY ? ABOUT_RECIPIENT : ABOUT_MANY;
 }
 
+/* Not delivered: after so many tries it is given up, else tried again, not before "least" ms. */
+static void
+AgainOrNever(LeaseAnswer *answer, bool never, double least)
+{
+	double		delay = Doubled(FIRST_DELAY, answer->tries - 1, LONGEST_DELAY) *
+		(0.5 + pg_prng_double(&pg_global_prng_state));
+
+	if (never || (!answer->untried && answer->tries >= coupon_max_attempts))
+		answer->verdict = LEASE_DEAD;
+	else
+	{
+		answer->verdict = LEASE_RETRY;
+		answer->next_at = After(Max(delay, least));
+	}
+}
+
 /*
- * RetryJudge fills in what becomes of a notification that was tried so many times with
- * this answer.  True: the receiver wants nothing more of this channel (410).
+ * RetryRefused fills in what becomes of a notification whose answer is no success, all the same.
+ */
+void
+RetryRefused(LeaseAnswer *answer)
+{
+	AgainOrNever(answer, false, 0);
+}
+
+/*
+ * RetryJudge fills in what becomes of a notification with this answer.  True: the receiver
+ * wants nothing more of this channel (410).
  */
 bool
-RetryJudge(const TransferResult *result, bool is_mail, RetryAbout about, int tries,
+RetryJudge(const TransferResult *result, bool is_mail, RetryAbout about,
 		   LeaseAnswer *answer)
 {
-	double		delay = Doubled(FIRST_DELAY, tries - 1, LONGEST_DELAY);
 	bool		is_gone = !is_mail && result->status == 410;
 	bool		gone = is_gone && about == ABOUT_CHANNEL;
 
@@ -124,23 +151,24 @@ RetryJudge(const TransferResult *result, bool is_mail, RetryAbout about, int tri
 		snprintf(answer->error, sizeof(answer->error), "the receiver answered %d",
 				 result->status);
 	answer->untried = result->shortage;
-	if (!gone && !result->shortage && (tries >= coupon_max_attempts ||
-				  (is_gone && about == ABOUT_RECIPIENT) || (is_mail && result->status / 100 == 5)))
+	if (gone)
 	{
-		answer->verdict = LEASE_DEAD;
-		return false;
+		answer->verdict = LEASE_RETRY;
+		answer->next_at = After(GONE_DELAY);
 	}
-	answer->verdict = LEASE_RETRY;
-	delay *= 0.5 + pg_prng_double(&pg_global_prng_state);
-	answer->next_at = After(gone ? GONE_DELAY : Max(delay, Min(result->retry_after, LONGEST_ASKED)));
+	else
+		AgainOrNever(answer, !result->shortage && ((is_gone && about == ABOUT_RECIPIENT) ||
+												   (is_mail && result->status / 100 == 5)),
+					 Min(result->retry_after, LONGEST_ASKED));
 	return gone;
 }
 
 /*
- * RetryAdapt learns from an answer how fast to go on.
+ * RetryAdapt learns from the answer to a request of that time how fast to go on.
  */
 void
-RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail, int most)
+RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail, int most,
+		   TimestampTz sent_at)
 {
 	double		pause = 0;
 
@@ -151,10 +179,14 @@ RetryAdapt(RetryPace *pace, const TransferResult *result, bool is_mail, int most
 		pace->window = Min(pace->window + 1, most);
 		return;
 	}
-	pace->failures++;
-	pace->window = Max(pace->window / 2, 1);
-	if (pace->failures >= PATIENCE)
-		pause = Doubled(FIRST_PAUSE, pace->failures - PATIENCE, LONGEST_PAUSE);
+	if (sent_at > pace->failed_at)
+	{
+		pace->failed_at = GetCurrentTimestamp();
+		pace->failures++;
+		pace->window = Max(pace->window / 2, 1);
+		if (pace->failures >= PATIENCE)
+			pause = Doubled(FIRST_PAUSE, pace->failures - PATIENCE, LONGEST_PAUSE);
+	}
 	if (result->status != 0)
 		pause = Max(pause, Min(result->retry_after, LONGEST_PAUSE));
 	if (pause > 0)

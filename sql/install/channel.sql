@@ -7,11 +7,17 @@ CREATE FUNCTION @extschema@.coupon_channel_set(channel text, endpoint text, secr
                                    max_in_flight int DEFAULT 64, timeout interval DEFAULT '10 s',
                                    enabled boolean DEFAULT true, require_tls boolean DEFAULT false,
                                    user_id_is_address boolean DEFAULT NULL,
-                                   recipient_status int[] DEFAULT '{}')
+                                   recipient_status int[] DEFAULT '{}',
+                                   success_when jsonpath DEFAULT NULL,
+                                   dead_recipients jsonpath DEFAULT NULL,
+                                   retry_recipients jsonpath DEFAULT NULL,
+                                   per_second int DEFAULT NULL, quiet_from time DEFAULT NULL,
+                                   quiet_until time DEFAULT NULL, time_zone text DEFAULT NULL,
+                                   quiet_reminders text DEFAULT 'skip')
     RETURNS void
     LANGUAGE C VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'coupon_channel_set';
-COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean, boolean, boolean, int[]) IS
+COMMENT ON FUNCTION @extschema@.coupon_channel_set(text, text, text, jsonb, text, text, text, text, int, int, interval, boolean, boolean, boolean, int[], jsonpath, jsonpath, jsonpath, int, time, time, text, text) IS
     'sets how to send by a channel: the whole row, what is not given is none';
 
 CREATE FUNCTION @extschema@.coupon_channel_enable(channel text, enabled boolean DEFAULT true)
@@ -34,6 +40,13 @@ CREATE FUNCTION @extschema@.coupon_contact_set(user_id bigint, channel text, add
     AS 'MODULE_PATHNAME', 'coupon_contact_set';
 COMMENT ON FUNCTION @extschema@.coupon_contact_set(bigint, text, text) IS
     'sets where a user is reached by a channel; null: forget it';
+
+CREATE FUNCTION @extschema@.coupon_contact_mute(user_id bigint, channel text DEFAULT NULL, muted boolean DEFAULT true)
+    RETURNS void
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_contact_mute';
+COMMENT ON FUNCTION @extschema@.coupon_contact_mute(bigint, text, boolean) IS
+    'has a user get nothing more by a channel, null: by any; or again';
 
 CREATE FUNCTION @extschema@.coupon_channel_test(channel text, address text)
     RETURNS TABLE (notification_id bigint)
@@ -74,6 +87,8 @@ CREATE POLICY coupon_notification_history_shop ON @extschema@.coupon_notificatio
 -- Contacts are those of all shops.
 ALTER TABLE @extschema@.coupon_contact ENABLE ROW LEVEL SECURITY;
 CREATE POLICY coupon_contact_unbound ON @extschema@.coupon_contact USING ((SELECT @extschema@.coupon_shop_operated(NULL::bigint)));
+ALTER TABLE @extschema@.coupon_mute ENABLE ROW LEVEL SECURITY;
+CREATE POLICY coupon_mute_unbound ON @extschema@.coupon_mute USING ((SELECT @extschema@.coupon_shop_operated(NULL::bigint)));
 
 CREATE VIEW @extschema@.coupon_stat_channel AS
 SELECT c.channel, s.channel IS NOT NULL AS set_up, substring(s.endpoint FROM '^[^:]+://[^/?#]*') AS receiver,

@@ -12,7 +12,6 @@ CREATE FUNCTION @extschema@.coupon_cron_jobs()
                 ELSE j.procedure || '@' || d.oid END,
            j.schedule, format('CALL %s.%s()', e.extnamespace::regnamespace, j.procedure)
     FROM (VALUES ('coupon_task_run_due', '* * * * *'),
-                 ('coupon_expire', '7 * * * *'),
                  ('coupon_purge', '37 3 * * *')) AS j (procedure, schedule),
          pg_database d, pg_extension e
     WHERE d.datname = current_database() AND e.extname = 'coupon'

@@ -102,7 +102,10 @@ DECLARE
 BEGIN
     FOR ended IN
         EXECUTE pg_catalog.format('SELECT t.id FROM %1$s.coupon_task t'
-                                  ' WHERE t.state OPERATOR(pg_catalog.=) ANY (''{success,cancelled}''::pg_catalog.text[])'
+                                  -- Of one that was cancelled the rest may be asked for: it goes with the task.
+                                  ' WHERE (t.state OPERATOR(pg_catalog.=) ''success''::pg_catalog.text'
+                                  '  OR t.state OPERATOR(pg_catalog.=) ''cancelled''::pg_catalog.text AND NOT EXISTS'
+                                  '   (SELECT FROM %1$s.coupon_task_batch b WHERE b.task_id OPERATOR(pg_catalog.=) t.id))'
                                   ' AND pg_catalog.to_regclass(pg_catalog.format(''%%s.coupon_stage_%%s''::pg_catalog.text, $1, t.id)) IS NOT NULL', ours)
         USING ours
     LOOP

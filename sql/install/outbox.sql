@@ -28,9 +28,18 @@ CREATE TABLE @extschema@.coupon_channel (
     recipient_status int[] NOT NULL DEFAULT '{}'
         CHECK (cardinality(recipient_status) <= 20 AND array_position(recipient_status, NULL) IS NULL
                AND 400 <= ALL (recipient_status) AND 599 >= ALL (recipient_status)),
+    success_when    text CHECK (success_when IS NULL OR success_when::jsonpath IS NOT NULL),
+    dead_recipients text CHECK (dead_recipients IS NULL OR dead_recipients::jsonpath IS NOT NULL),
+    retry_recipients text CHECK (retry_recipients IS NULL OR retry_recipients::jsonpath IS NOT NULL),
+    per_second      int CHECK (per_second BETWEEN 1 AND 100000),
+    quiet_from      time,
+    quiet_until     time,
+    time_zone       text CHECK (time_zone IS NULL OR timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL),
+    quiet_reminders text NOT NULL DEFAULT 'skip' CHECK (quiet_reminders IN ('skip', 'before')),
     disabled_reason text,
     updated_at      timestamptz NOT NULL DEFAULT statement_timestamp(),
-    installation    text NOT NULL DEFAULT @extschema@.coupon_installation()
+    installation    text NOT NULL DEFAULT @extschema@.coupon_installation(),
+    CHECK (num_nulls(quiet_from, quiet_until, time_zone) IN (0, 3) AND quiet_from <> quiet_until)
 );
 COMMENT ON TABLE @extschema@.coupon_channel IS 'how to send: one row per channel, written by coupon_channel_set';
 COMMENT ON COLUMN @extschema@.coupon_channel.endpoint IS 'URL: http, https, smtp or smtps';
@@ -41,6 +50,11 @@ COMMENT ON COLUMN @extschema@.coupon_channel.timeout IS 'for one request, from t
 COMMENT ON COLUMN @extschema@.coupon_channel.require_tls IS 'of a mail server: nothing is sent to one that offers no TLS';
 COMMENT ON COLUMN @extschema@.coupon_channel.user_id_is_address IS 'a user without a contact is reached by the user id; else not at all';
 COMMENT ON COLUMN @extschema@.coupon_channel.recipient_status IS 'HTTP statuses that are about the recipient, not about the channel';
+COMMENT ON COLUMN @extschema@.coupon_channel.success_when IS 'jsonpath that the body of an answer 2xx must fulfil; null: none';
+COMMENT ON COLUMN @extschema@.coupon_channel.dead_recipients IS 'jsonpath to where the body of a success names recipients that do not exist: they are given up';
+COMMENT ON COLUMN @extschema@.coupon_channel.retry_recipients IS 'jsonpath to where it names recipients that did not get it: they alone are tried again';
+COMMENT ON COLUMN @extschema@.coupon_channel.per_second IS 'requests that may begin in a second; null: any number';
+COMMENT ON COLUMN @extschema@.coupon_channel.quiet_from IS 'from this time of the day, in time_zone, until quiet_until announcements wait, and reminders are sent before or not, as quiet_reminders says';
 COMMENT ON COLUMN @extschema@.coupon_channel.installation IS 'where it was set or switched on; a channel of another installation sends nothing';
 COMMENT ON COLUMN @extschema@.coupon_channel.disabled_reason IS 'why the worker has switched the channel off; null: an administrator has';
 
@@ -71,6 +85,25 @@ CREATE TABLE @extschema@.coupon_contact (
 );
 COMMENT ON TABLE @extschema@.coupon_contact IS 'where to send: a user without a row is addressed by the user id itself';
 
+CREATE TABLE @extschema@.coupon_mute (
+    user_id  bigint CHECK (user_id > 0),
+    channel  text CHECK (channel = ANY (@extschema@.coupon_channel_names())),
+    muted_at timestamptz NOT NULL DEFAULT statement_timestamp(),
+    PRIMARY KEY (user_id, channel)
+);
+COMMENT ON TABLE @extschema@.coupon_mute IS 'users who want nothing by a channel, written by coupon_contact_mute';
+
+CREATE VIEW @extschema@.coupon_quiet_hours AS
+SELECT c.channel, q.begins, q.ends, c.quiet_reminders
+FROM @extschema@.coupon_channel c
+CROSS JOIN LATERAL (
+    SELECT timezone(c.time_zone, d.day + c.quiet_from) AS begins,
+           timezone(c.time_zone, d.day + c.quiet_until + make_interval(days => (c.quiet_until < c.quiet_from)::int)) AS ends
+    FROM (SELECT timezone(c.time_zone, clock_timestamp())::date + n AS day FROM generate_series(-1, 1) n) d) q
+WHERE q.begins < q.ends AND q.ends > clock_timestamp();
+COMMENT ON VIEW @extschema@.coupon_quiet_hours IS
+    'when channels are quiet: now, or next; by the clock of their time zones';
+
 CREATE FUNCTION @extschema@.coupon_notification_sane(channel text, kind text, user_ids bigint[]) RETURNS boolean
     LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
     AS 'MODULE_PATHNAME', 'coupon_notification_sane';
@@ -95,6 +128,7 @@ CREATE TABLE @extschema@.coupon_notification (
     leased_until  timestamptz,
     last_status   int,
     last_error    text,
+    last_answer   text,
     lane          smallint NOT NULL DEFAULT 0 CHECK (lane BETWEEN 0 AND 127),
     CONSTRAINT coupon_notification_sane CHECK (@extschema@.coupon_notification_sane(channel, kind, user_ids))
 ) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -108,6 +142,7 @@ COMMENT ON COLUMN @extschema@.coupon_notification.next_at IS 'not to be sent bef
 COMMENT ON COLUMN @extschema@.coupon_notification.attempts IS 'made so far; an answer counts only for the attempt that it belongs to';
 COMMENT ON COLUMN @extschema@.coupon_notification.first_attempt IS 'attempts before the last replay';
 COMMENT ON COLUMN @extschema@.coupon_notification.leased_until IS 'somebody is sending it; past: he did not come back';
+COMMENT ON COLUMN @extschema@.coupon_notification.last_answer IS 'what the receiver said at the last attempt, the first 2 kB, without what is secret of the channel';
 COMMENT ON COLUMN @extschema@.coupon_notification.lane IS 'the shop''s number modulo 64, and 64 more for what has no moment: lanes take turns';
 -- Rows come and go: what would be won by deduplication is less than it costs.
 CREATE INDEX coupon_notification_next ON @extschema@.coupon_notification (channel, lane, next_at)
@@ -122,16 +157,18 @@ CREATE TABLE @extschema@.coupon_notification_history (
     task_id      bigint,
     user_ids     bigint[] NOT NULL,
     address      text,
-    state        text NOT NULL CHECK (state IN ('delivered', 'dead', 'missed')),
+    state        text NOT NULL CHECK (state IN ('delivered', 'dead', 'missed', 'muted')),
     due_at       timestamptz NOT NULL,
     sent_at      timestamptz,
     ended_at     timestamptz NOT NULL,
     attempts     int NOT NULL,
     last_status  int,
-    last_error   text
+    last_error   text,
+    last_answer  text
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.1);
-COMMENT ON TABLE @extschema@.coupon_notification_history IS 'notifications that are over: delivered, dead (given up, see coupon_notification_replay), or missed (the sale had begun)';
+COMMENT ON TABLE @extschema@.coupon_notification_history IS 'notifications that are over: delivered, dead (given up, see coupon_notification_replay), missed (the sale had begun, or the channel was quiet), or muted (the user wants nothing)';
 COMMENT ON COLUMN @extschema@.coupon_notification_history.sent_at IS 'begin of the last attempt';
+COMMENT ON COLUMN @extschema@.coupon_notification_history.last_answer IS 'what the receiver said, as in coupon_notification: of what failed, and where the channel judges answers';
 CREATE INDEX coupon_notification_dead ON @extschema@.coupon_notification_history (channel, id) WHERE state = 'dead';
 -- What is over lies in the order in which it ended.
 CREATE INDEX coupon_notification_history_ended ON @extschema@.coupon_notification_history

@@ -14,6 +14,7 @@ SELECT pg_extension_config_dump('@extschema@.coupon_secret'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_channel'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_message'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_contact'::regclass, '');
+SELECT pg_extension_config_dump('@extschema@.coupon_mute'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_notification'::regclass, '');
 SELECT pg_extension_config_dump('@extschema@.coupon_notification_history'::regclass, '');
 DO $$
@@ -41,12 +42,12 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
                          'coupon_template_get', 'coupon_shop_allowed', 'coupon_shop_operated')
            OR p.proname ~ '^remind_bitmap(_|$)'
            OR (kind IN ('application', 'operator') AND p.proname IN ('coupon_browse', 'coupon_browse_count', 'coupon_wallet',
-               'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set'))
+               'coupon_wallet_count', 'coupon_remind_list', 'coupon_contact_set', 'coupon_contact_mute'))
            OR (kind = 'application' AND p.proname IN ('coupon_receive', 'coupon_receive_many',
                'coupon_receive_new_user', 'coupon_remind_create', 'coupon_remind_cancel'))
            OR (kind = 'operator' AND p.proname IN ('coupon_template_create', 'coupon_template_change',
                'coupon_template_copy', 'coupon_template_delete', 'coupon_preheat', 'coupon_give', 'coupon_stock_adopt', 'coupon_stock_rebuild', 'coupon_fold',
-               'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_check', 'coupon_task_pause', 'coupon_task_resume', 'coupon_task_cancel', 'coupon_task_run',
+               'coupon_task_create', 'coupon_task_submit', 'coupon_task_clear', 'coupon_task_check', 'coupon_task_pause', 'coupon_task_resume', 'coupon_task_cancel', 'coupon_task_rest', 'coupon_task_run',
                'coupon_task_run_due', 'coupon_worker_wake', 'coupon_expire', 'coupon_purge',
                'coupon_channel_set', 'coupon_channel_enable', 'coupon_message_set', 'coupon_channel_test', 'coupon_channel_preview',
                'coupon_channel_secret', 'coupon_notification_replay',
@@ -64,18 +65,29 @@ CREATE FUNCTION @extschema@.coupon_grant_objects(kind text)
     SELECT format('TABLE %s.%I', ours.namespace, v), 'SELECT'
     FROM ours, unnest(ARRAY['coupon_held', 'coupon_stat', 'coupon_stat_cache', 'coupon_stat_worker', 'coupon_health',
                       'coupon_task', 'coupon_task_failure', 'coupon_task_progress', 'coupon_stuck_tasks',
-                      'coupon_event', 'coupon_message', 'coupon_notification', 'coupon_notification_history',
+                      'coupon_event', 'coupon_message',
                       'coupon_stat_channel', 'coupon_stuck_notifications', 'coupon_reminders']) AS v
+    WHERE kind IN ('operator', 'monitor')
+    UNION ALL
+    -- What receivers answer is for operators.
+    SELECT format('TABLE %s.%I', ours.namespace, v.name),
+           CASE kind WHEN 'operator' THEN 'SELECT'
+                ELSE format('SELECT (id, channel, kind, template_id, minutes, task_id, user_ids, address, due_at, %s,'
+                            ' attempts, last_status, last_error)', v.own) END
+    FROM ours, (VALUES ('coupon_notification', 'next_at, first_attempt, leased_until, lane'),
+                       ('coupon_notification_history', 'state, sent_at, ended_at')) AS v (name, own)
     WHERE kind IN ('operator', 'monitor')
     UNION ALL
     -- Not what may hold a key: endpoint, username, body_template.
     SELECT format('TABLE %s.coupon_channel', ours.namespace),
            'SELECT (channel, mail_from, batch_size, max_in_flight, timeout,'
-           ' enabled, require_tls, user_id_is_address, disabled_reason, updated_at)'
+           ' enabled, require_tls, user_id_is_address, recipient_status, success_when,'
+           ' dead_recipients, retry_recipients, per_second, quiet_from, quiet_until, time_zone, quiet_reminders,'
+           ' disabled_reason, updated_at)'
     FROM ours WHERE kind IN ('operator', 'monitor')
     UNION ALL
-    SELECT format('TABLE %s.coupon_contact', ours.namespace), 'SELECT'
-    FROM ours WHERE kind = 'operator'
+    SELECT format('TABLE %s.%I', ours.namespace, v), 'SELECT'
+    FROM ours, unnest(ARRAY['coupon_contact', 'coupon_mute']) AS v WHERE kind = 'operator'
     UNION ALL
     -- For the policies of notifications: which templates are of one's shop.
     SELECT format('TABLE %s.coupon_template', ours.namespace), 'SELECT (id, shop_number)'
@@ -141,6 +153,16 @@ BEGIN
     FOR r IN EXECUTE format('SELECT * FROM %s.coupon_grant_objects($1)', ours) USING kind LOOP
         EXECUTE format('REVOKE %s ON %s FROM %s', r.privileges, r.object, role);
     END LOOP;
+    -- The stages that it has made are the shop's, or any shop's.
+    IF kind = 'operator' THEN
+        FOR r IN EXECUTE format('SELECT c.oid::pg_catalog.regclass AS stage FROM %1$s.coupon_task t JOIN pg_class c'
+                                ' ON c.relname = ''coupon_stage_''::text || t.id::text AND c.relnamespace = $1::pg_catalog.regnamespace::oid'
+                                ' WHERE ($2 IS NULL OR t.shop_number = $2) AND NOT EXISTS (SELECT FROM %1$s.coupon_role o'
+                                '  WHERE o.role = $3 AND o.kind = ''operator''::text AND (o.shop_number IS NULL OR o.shop_number = t.shop_number))', ours)
+                 USING ours, shop_number, role LOOP
+            EXECUTE format('REVOKE ALL ON TABLE %s FROM %s', r.stage, role);
+        END LOOP;
+    END IF;
     -- What the role's other grants need as well.
     FOR k IN EXECUTE format('SELECT DISTINCT c.kind FROM %s.coupon_role c WHERE c.role = $1', ours)
              USING role LOOP

@@ -95,11 +95,26 @@ CREATE FUNCTION @extschema@.coupon_attached_objects(relation regclass)
                 WHERE u.classid = 'pg_opclass'::regclass AND c.oid = u.objid AND f.amproc >= 16384
                 UNION ALL SELECT 'pg_operator'::regclass, f.amopopr, 0 FROM pg_opclass c JOIN pg_amop f ON f.amopfamily = c.opcfamily
                 WHERE u.classid = 'pg_opclass'::regclass AND c.oid = u.objid AND f.amopopr >= 16384
+                -- Arrays and row types take the operator class that their parts have by default.
+                UNION ALL SELECT 'pg_opclass'::regclass, c.oid, 0 FROM pg_opclass c
+                WHERE u.classid = 'pg_type'::regclass AND u.objid >= 16384 AND c.opcintype = u.objid AND c.oid >= 16384
+                -- Tables whose keys refer to this one: what is deleted there is deleted as their owner.
+                UNION ALL SELECT 'pg_class'::regclass, k.conrelid, 0 FROM pg_constraint k
+                WHERE u.classid = 'pg_class'::regclass AND u.objid = relation AND k.confrelid = relation AND k.contype = 'f'
+                -- What is planned with a table that is not ours: ours are judged one by one.
+                UNION ALL SELECT 'pg_class'::regclass, x.objid, 0 FROM (
+                    SELECT h.inhrelid, h.inhparent FROM pg_inherits h
+                    UNION ALL SELECT i.indexrelid, i.indrelid FROM pg_index i
+                    UNION ALL SELECT k.conrelid, k.confrelid FROM pg_constraint k WHERE k.contype = 'f') x (objid, relid)
+                WHERE u.classid = 'pg_class'::regclass AND x.relid = u.objid
+                  AND EXISTS (SELECT FROM pg_class c WHERE c.oid = u.objid AND c.relkind IN ('r', 'p', 'm'))
+                  AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = u.classid AND e.objid = u.objid AND e.deptype = 'e')
                 -- What a view reads, or a table that a function of a superuser's uses.
                 UNION ALL SELECT x.classid, x.objid, 0 FROM (
                     SELECT 'pg_rewrite'::regclass, r.oid, r.ev_class FROM pg_rewrite r
                     UNION ALL SELECT 'pg_trigger'::regclass, t.oid, t.tgrelid FROM pg_trigger t
                     UNION ALL SELECT 'pg_attrdef'::regclass, a.oid, a.adrelid FROM pg_attrdef a
+                    UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid, s.stxrelid FROM pg_statistic_ext s
                     UNION ALL SELECT 'pg_constraint'::regclass, k.oid, k.conrelid FROM pg_constraint k
                     UNION ALL SELECT 'pg_policy'::regclass, o.oid, o.polrelid FROM pg_policy o) x (classid, objid, relid)
                 WHERE u.classid = 'pg_class'::regclass AND u.objid = x.relid AND u.objid <> relation
@@ -226,6 +241,8 @@ late AS MATERIALIZED (
         SELECT o.next_at FROM @extschema@.coupon_notification o
         WHERE o.channel = c.channel AND o.next_at <= clock_timestamp() - interval '1 minute'
           AND (o.leased_until IS NULL OR o.leased_until <= clock_timestamp())
+          AND NOT (o.kind = 'coupon' AND EXISTS (SELECT FROM @extschema@.coupon_quiet_hours q
+                                                  WHERE q.channel = c.channel AND q.begins <= clock_timestamp()))
         ORDER BY o.next_at LIMIT 1) o
     WHERE c.enabled),
 tasks AS MATERIALIZED (

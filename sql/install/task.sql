@@ -33,7 +33,7 @@ COMMENT ON TABLE @extschema@.coupon_task IS 'a distribution: one coupon of a tem
 COMMENT ON COLUMN @extschema@.coupon_task.shop_number IS 'of the template; null: of the platform';
 COMMENT ON COLUMN @extschema@.coupon_task.notify IS 'channels by which each user is told';
 COMMENT ON COLUMN @extschema@.coupon_task.first_row IS 'number of the first record in the file: 2 after one header line';
-COMMENT ON COLUMN @extschema@.coupon_task.send_at IS 'not to be run before';
+COMMENT ON COLUMN @extschema@.coupon_task.send_at IS 'not to be run before; infinity: by coupon_task_run alone';
 COMMENT ON COLUMN @extschema@.coupon_task.lines IS 'records in the file; null until it is sealed';
 COMMENT ON COLUMN @extschema@.coupon_task.issued IS 'null until the task has ended; coupon_task_progress tells it before';
 COMMENT ON COLUMN @extschema@.coupon_task.created_by IS 'who was logged in; so are the others';
@@ -59,7 +59,7 @@ CREATE TABLE @extschema@.coupon_task_batch (
     put_off    int NOT NULL DEFAULT 0,
     PRIMARY KEY (task_id, batch)
 );
-COMMENT ON TABLE @extschema@.coupon_task_batch IS 'lines of a section of a sealed file, handled in one transaction; gone when the task has ended';
+COMMENT ON TABLE @extschema@.coupon_task_batch IS 'lines of a section of a sealed file, handled in one transaction; gone when the task has succeeded';
 COMMENT ON COLUMN @extschema@.coupon_task_batch.first_line IS 'of the section, in the stage table';
 COMMENT ON COLUMN @extschema@.coupon_task_batch.last_line IS 'of the section, in the stage table';
 COMMENT ON COLUMN @extschema@.coupon_task_batch.first_row IS 'number of the section''s first record in the file';
@@ -162,6 +162,13 @@ CREATE FUNCTION @extschema@.coupon_task_cancel(task_id bigint)
 COMMENT ON FUNCTION @extschema@.coupon_task_cancel(bigint) IS
     'ends a task after the batch that is running; what was issued stays issued';
 
+CREATE FUNCTION @extschema@.coupon_task_rest(task_id bigint)
+    RETURNS TABLE (row_num bigint, user_id text)
+    LANGUAGE C VOLATILE PARALLEL UNSAFE
+    AS 'MODULE_PATHNAME', 'coupon_task_rest';
+COMMENT ON FUNCTION @extschema@.coupon_task_rest(bigint) IS
+    'lists the lines of a task that were not handled: after a cancel, those without a coupon and without a cause';
+
 CREATE PROCEDURE @extschema@.coupon_task_run(task_id bigint)
     LANGUAGE C AS 'MODULE_PATHNAME', 'coupon_task_run';
 COMMENT ON PROCEDURE @extschema@.coupon_task_run(bigint) IS
@@ -215,7 +222,7 @@ CREATE POLICY coupon_task_failure_shop ON @extschema@.coupon_task_failure
     USING (EXISTS (SELECT FROM @extschema@.coupon_task t WHERE t.id = task_id));
 
 CREATE VIEW @extschema@.coupon_stuck_tasks WITH (security_barrier) AS
-SELECT 'task'::text AS kind, t.id, COALESCE(p.last_done, t.finished_at, t.send_at) AS since, t.state,
+SELECT 'task'::text AS kind, t.id, COALESCE(p.last_done, t.finished_at, LEAST(t.send_at, t.started_at)) AS since, t.state,
        t.attempts, COALESCE(t.last_error, t.fail_reason) AS last_error,
        CASE WHEN t.state = 'failed' THEN format('SELECT @extschema@.coupon_task_submit(%s)', t.id)
             ELSE format('CALL @extschema@.coupon_task_run(%s)', t.id) END AS repair
@@ -232,7 +239,7 @@ CREATE FUNCTION @extschema@.coupon_stuck(older_than interval DEFAULT '5 minutes'
         SELECT s.kind, s.id, s.since, s.state, s.attempts, s.last_error, s.repair
         FROM (SELECT * FROM @extschema@.coupon_stuck_tasks UNION ALL SELECT * FROM @extschema@.coupon_stuck_notifications) s
         WHERE s.since <= statement_timestamp() - older_than
-        ORDER BY s.since;
+        ORDER BY s.since, s.id;
     END;
 COMMENT ON FUNCTION @extschema@.coupon_stuck(interval) IS
     'lists what should have been done since then, why it is not, and the statement that repairs it';

@@ -4,8 +4,8 @@
  *		commit each.
  *
  * coupon_expire stores the status "expired" with coupons that are.  Nothing
- * depends on it, since coupon_held tells the status as of now; it keeps rows
- * simple for those who read them without it.  coupon_purge deletes coupons
+ * depends on it, since coupon_held tells the status as of now, and nothing of
+ * ours calls it; it is for those who read the rows without that.  coupon_purge deletes coupons
  * that are over and counted, reminders of sales that have begun, and old
  * records of work.  Neither moves stock: a status does not count, and what is
  * deleted has been folded.

@@ -366,7 +366,8 @@ AttachedInit(void)
 		Oid			catalog;	/* invalid: any change of it matters */
 	}			caches[] = {
 		{PROCOID, ProcedureRelationId}, {TYPEOID, TypeRelationId},
-		{OPEROID, OperatorRelationId}, {AUTHOID, InvalidOid}
+		{OPEROID, OperatorRelationId}, {AUTHOID, InvalidOid}, {CASTSOURCETARGET, InvalidOid},
+		{CLAOID, InvalidOid}, {AMPROCNUM, InvalidOid}, {AMOPSTRATEGY, InvalidOid},
 	};
 	HASHCTL		control = {.keysize = sizeof(Oid), .entrysize = sizeof(Verdict)};
 	HASHCTL		used_control = {.keysize = sizeof(UsedObject), .entrysize = sizeof(UsedObject)};

@@ -354,7 +354,6 @@ FindOwner(Oid relation)
 static void
 FindObjects(Catalog *cat)
 {
-	static const Oid shop_type = INT8OID;
 	static const Oid sane_types[] = {
 		INT8OID, INT8OID, INT4OID, INT2OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID
 	};
@@ -374,10 +373,6 @@ FindObjects(Catalog *cat)
 	cat->coupon_guard = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
 										CStringGetDatum("user_coupon_guard"),
 										PointerGetDatum(buildoidvector(NULL, 0)),
-										ObjectIdGetDatum(schema));
-	cat->shop_allowed = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
-										CStringGetDatum("coupon_shop_allowed"),
-										PointerGetDatum(buildoidvector(&shop_type, 1)),
 										ObjectIdGetDatum(schema));
 	cat->coupon_sane = GetSysCacheOid3(PROCNAMEARGSNSP, Anum_pg_proc_oid,
 									   CStringGetDatum("user_coupon_sane"),

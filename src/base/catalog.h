@@ -27,7 +27,6 @@ typedef struct Catalog
 	Oid			history_table;	/* coupon_notification_history */
 	Oid			remind_table;
 	Oid			coupon_guard;	/* the function user_coupon_guard() */
-	Oid			shop_allowed;	/* coupon_shop_allowed(bigint) */
 	Oid			coupon_sane;	/* user_coupon_sane(), the CHECK of user_coupon */
 	Oid			leaf[COUPON_PARTITIONS];	/* by hash remainder */
 } Catalog;

@@ -9,7 +9,7 @@
 #include "fmgr.h"
 #include "utils/snapshot.h"
 
-#define QUERY_MAX_ARGS 14
+#define QUERY_MAX_ARGS 20
 
 /*
  * A statement, written with %1$s for the schema.  It runs with a search path

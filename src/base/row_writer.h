@@ -12,7 +12,7 @@
 
 #include "base/installed.h"
 
-#define ROW_WRITER_COLUMNS 16	/* of ours, at most */
+#define ROW_WRITER_COLUMNS 17	/* of ours, at most */
 
 /* A table that is being written to. */
 typedef struct RowWriter

@@ -8,9 +8,9 @@
  * shops, and those of the platform, do not exist for him.  An operator of one shop
  * who is an application of another gets no operator of that by it.
  *
- * Superusers and the owner of the extension are not bound, nor is a user
- * without any row who may execute coupon_shop_allowed, by a grant that was made by
- * hand.
+ * Superusers and the owner of the extension are not bound.  A user without any row sees no
+ * shop, whatever he may execute: rights and rows may part, in a restore where a role is
+ * missing, say.
  *
  * PostgreSQL checks rights when a statement or cursor begins, and we look at each
  * call: memberships, grants and the current user may be others by then.  So a user
@@ -18,7 +18,7 @@
  *
  * The answer is kept per backend for one user, and dropped when coupon_role
  * changes (a trigger sends a relation cache invalidation, which reaches us at
- * its commit), or memberships, or the rights on a function.
+ * its commit), or memberships.
  */
 #include "postgres.h"
 
@@ -43,8 +43,6 @@ PG_FUNCTION_INFO_V1(coupon_role_changed);
 PG_FUNCTION_INFO_V1(coupon_shop_allowed);
 PG_FUNCTION_INFO_V1(coupon_shop_operated);
 
-#define READ_TRIES 10
-
 typedef struct RoleGrant
 {
 	RoleKinds	kind;
@@ -55,7 +53,6 @@ typedef struct RoleGrant
 typedef struct RoleBinding
 {
 	Oid			user;			/* InvalidOid: nothing known */
-	bool		by_hand;		/* not bound: no grant was found, but a right */
 	int			ngrants;
 	RoleGrant  *grants;			/* in role_context */
 } RoleBinding;
@@ -65,23 +62,11 @@ static Oid	binding_table = InvalidOid;
 static uint64 invalidations = 0;
 static MemoryContext role_context = NULL;
 
-/*
- * Rows, and whether the user may execute coupon_shop_allowed ($2): both by one
- * snapshot, since a grant that is revoked takes both away.  The caches of
- * PostgreSQL could tell of the right when the row is gone.
- */
 static OwnerQuery shops_of_user = {
 	"SELECT r.shop_number, r.kind FROM %1$s.coupon_role r"
 	" JOIN pg_catalog.pg_roles p ON p.oid OPERATOR(pg_catalog.=) r.role::pg_catalog.oid"
-	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)"
-	" UNION ALL SELECT NULL, NULL WHERE EXISTS (SELECT FROM pg_catalog.pg_proc f,"
-	"  LATERAL pg_catalog.aclexplode(COALESCE(f.proacl,"
-	"   pg_catalog.acldefault('f'::pg_catalog.\"char\", f.proowner))) a"
-	"  WHERE f.oid OPERATOR(pg_catalog.=) $2"
-	"  AND a.privilege_type OPERATOR(pg_catalog.=) 'EXECUTE'::pg_catalog.text"
-	"  AND (a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid"
-	"   OR pg_catalog.pg_has_role($1, a.grantee, 'USAGE'::pg_catalog.text)))",
-	2, {OIDOID, OIDOID}
+	" WHERE pg_catalog.pg_has_role($1, p.oid, 'USAGE'::pg_catalog.text)",
+	1, {OIDOID}
 };
 
 static void
@@ -109,7 +94,6 @@ RoleInit(void)
 {
 	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, RightsChanged, (Datum) 0);
 	CacheRegisterSyscacheCallback(AUTHOID, RightsChanged, (Datum) 0);
-	CacheRegisterSyscacheCallback(PROCOID, RightsChanged, (Datum) 0);
 	CacheRegisterRelcacheCallback(RelationChanged, (Datum) 0);
 }
 
@@ -121,70 +105,39 @@ KindOfName(const char *name)
 	return strcmp(name, "operator") == 0 ? ROLE_OPERATOR : ROLE_MONITOR;
 }
 
-/* Reads once; false: rights have changed meanwhile. */
-static bool
-TryReadBinding(Oid user, RoleBinding *fresh)
-{
-	Datum		args[2] = {ObjectIdGetDatum(user), ObjectIdGetDatum(CatalogGet()->shop_allowed)};
-	uint64		seen = invalidations;
-	bool		may_execute = false;
-	QueryScope	scope;
-	uint64		rows;
-
-	MemoryContextReset(role_context);
-	memset(fresh, 0, sizeof(*fresh));
-	QueryBegin(&scope);
-	rows = QueryRunLatest(&shops_of_user, args, NULL);
-	fresh->grants = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(RoleGrant));
-	for (uint64 i = 0; i < rows; i++)
-	{
-		RoleGrant  *grant = &fresh->grants[fresh->ngrants];
-		bool		isnull;
-		Datum		shop = QueryValue(i, 1, &isnull);
-		bool		is_right;
-		Datum		kind = QueryText(i, 2, &is_right);
-
-		if (is_right)
-		{
-			may_execute = true;
-			continue;
-		}
-		grant->kind = KindOfName(TextDatumGetCString(kind));
-		grant->has_shop = !isnull;
-		grant->shop_number = isnull ? 0 : DatumGetInt64(shop);
-		fresh->ngrants++;
-	}
-	QueryEnd(&scope);
-	fresh->user = user;
-	fresh->by_hand = fresh->ngrants == 0 && may_execute;
-	return seen == invalidations;
-}
-
 /*
- * Memberships are looked up more than once in a read, in caches that may be told of
- * a change in between.  So that no row was found amid a change is not believed: it is
- * read again, and where that does not end the user sees no shop in this call.
+ * Memberships are looked up in caches that may be told of a change while we read: what
+ * was found amid one is good for this call only.
  */
 static void
 ReadBinding(Oid user)
 {
-	RoleBinding fresh;
-	bool		settled;
-	int			tries = 0;
+	Datum		arg = ObjectIdGetDatum(user);
+	uint64		seen = invalidations;
+	QueryScope	scope;
+	uint64		rows;
 
 	if (role_context == NULL)
 		role_context = AllocSetContextCreate(TopMemoryContext, "coupon role",
 											 ALLOCSET_SMALL_SIZES);
-	binding.user = InvalidOid;
-	do
-		settled = TryReadBinding(user, &fresh);
-	while (!settled && fresh.by_hand && ++tries < READ_TRIES);
-	if (!settled)
+	MemoryContextReset(role_context);
+	memset(&binding, 0, sizeof(binding));
+	QueryBegin(&scope);
+	rows = QueryRunLatest(&shops_of_user, &arg, NULL);
+	binding.grants = MemoryContextAlloc(role_context, Max(rows, 1) * sizeof(RoleGrant));
+	for (uint64 i = 0; i < rows; i++)
 	{
-		fresh.user = InvalidOid;	/* good for this call only */
-		fresh.by_hand = false;
+		RoleGrant  *grant = &binding.grants[i];
+		bool		isnull;
+		Datum		shop = QueryValue(i, 1, &isnull);
+
+		grant->has_shop = !isnull;
+		grant->shop_number = isnull ? 0 : DatumGetInt64(shop);
+		grant->kind = KindOfName(TextDatumGetCString(QueryText(i, 2, &isnull)));
+		binding.ngrants++;
 	}
-	binding = fresh;
+	QueryEnd(&scope);
+	binding.user = seen == invalidations ? user : InvalidOid;
 }
 
 /*
@@ -210,7 +163,7 @@ RoleIsBound(RoleKinds kinds)
 		if ((binding.grants[i].kind & kinds) != 0 && !binding.grants[i].has_shop)
 			return false;
 	}
-	return !binding.by_hand;
+	return true;
 }
 
 /*

@@ -15,6 +15,7 @@
 #include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
+#include "utils/date.h"
 #include "utils/jsonb.h"
 #include "utils/timestamp.h"
 
@@ -32,6 +33,7 @@ PG_FUNCTION_INFO_V1(coupon_channel_set);
 PG_FUNCTION_INFO_V1(coupon_channel_enable);
 PG_FUNCTION_INFO_V1(coupon_message_set);
 PG_FUNCTION_INFO_V1(coupon_contact_set);
+PG_FUNCTION_INFO_V1(coupon_contact_mute);
 PG_FUNCTION_INFO_V1(coupon_channel_test);
 PG_FUNCTION_INFO_V1(coupon_notification_replay);
 PG_FUNCTION_INFO_V1(coupon_channel_secret);
@@ -48,33 +50,45 @@ enum
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_SECRET, ARG_HEADERS, ARG_BODY_TEMPLATE,
 	ARG_MAIL_FROM, ARG_USERNAME, ARG_PASSWORD, ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT,
 	ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS, ARG_USER_ID_IS_ADDRESS,
-	ARG_RECIPIENT_STATUS
+	ARG_RECIPIENT_STATUS, ARG_SUCCESS_WHEN, ARG_DEAD_RECIPIENTS, ARG_RETRY_RECIPIENTS,
+	ARG_PER_SECOND, ARG_QUIET_FROM, ARG_QUIET_UNTIL, ARG_TIME_ZONE,
+	ARG_QUIET_REMINDERS
 };
 
 static OwnerQuery set_channel = {
 	"INSERT INTO %1$s.coupon_channel (channel, endpoint,"
 	" body_template, mail_from, username, batch_size, max_in_flight,"
-	" timeout, enabled, require_tls, user_id_is_address, recipient_status, updated_at, installation)"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.clock_timestamp(),"
+	" timeout, enabled, require_tls, user_id_is_address, recipient_status,"
+	" success_when, dead_recipients, retry_recipients, per_second, quiet_from, quiet_until, time_zone, quiet_reminders,"
+	" updated_at, installation)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::pg_catalog.text, $14::pg_catalog.text,"
+	"  $15::pg_catalog.text, $16, $17, $18, $19, $20, pg_catalog.clock_timestamp(),"
 	"  %1$s.coupon_installation())"
 	" ON CONFLICT (channel) DO UPDATE SET endpoint = excluded.endpoint,"
 	" body_template = excluded.body_template, mail_from = excluded.mail_from,"
 	" username = excluded.username, batch_size = excluded.batch_size, max_in_flight = excluded.max_in_flight,"
 	" timeout = excluded.timeout, enabled = excluded.enabled,"
 	" require_tls = excluded.require_tls, user_id_is_address = excluded.user_id_is_address,"
-	" recipient_status = excluded.recipient_status,"
+	" recipient_status = excluded.recipient_status, success_when = excluded.success_when,"
+	" dead_recipients = excluded.dead_recipients, retry_recipients = excluded.retry_recipients,"
+	" per_second = excluded.per_second, quiet_from = excluded.quiet_from,"
+	" quiet_until = excluded.quiet_until, time_zone = excluded.time_zone,"
+	" quiet_reminders = excluded.quiet_reminders,"
 	" disabled_reason = NULL, updated_at = excluded.updated_at,"
 	" installation = excluded.installation",
-	12,
+	20,
 	{TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT4OID, INT4OID, INTERVALOID,
-	BOOLOID, BOOLOID, BOOLOID, INT4ARRAYOID}
+	BOOLOID, BOOLOID, BOOLOID, INT4ARRAYOID, JSONPATHOID, JSONPATHOID, JSONPATHOID,
+	INT4OID, TIMEOID, TIMEOID, TEXTOID, TEXTOID}
 };
 
 /* Its arguments: those of coupon_channel_set that are columns of the row. */
 static const int column_args[] = {
 	ARG_CHANNEL, ARG_ENDPOINT, ARG_BODY_TEMPLATE, ARG_MAIL_FROM, ARG_USERNAME,
 	ARG_BATCH_SIZE, ARG_MAX_IN_FLIGHT, ARG_TIMEOUT, ARG_ENABLED, ARG_REQUIRE_TLS,
-	ARG_USER_ID_IS_ADDRESS, ARG_RECIPIENT_STATUS
+	ARG_USER_ID_IS_ADDRESS, ARG_RECIPIENT_STATUS, ARG_SUCCESS_WHEN, ARG_DEAD_RECIPIENTS,
+	ARG_RETRY_RECIPIENTS, ARG_PER_SECOND, ARG_QUIET_FROM, ARG_QUIET_UNTIL, ARG_TIME_ZONE,
+	ARG_QUIET_REMINDERS
 };
 
 static OwnerQuery enable_channel = {
@@ -110,6 +124,19 @@ static OwnerQuery delete_contact = {
 	2, {INT8OID, TEXTOID}
 };
 
+static OwnerQuery mute = {
+	"INSERT INTO %1$s.coupon_mute (user_id, channel)"
+	" SELECT $1, c.name FROM pg_catalog.unnest(%1$s.coupon_channel_names()) AS c (name)"
+	" WHERE $2 IS NULL OR c.name OPERATOR(pg_catalog.=) $2 ON CONFLICT (user_id, channel) DO NOTHING",
+	2, {INT8OID, TEXTOID}
+};
+
+static OwnerQuery unmute = {
+	"DELETE FROM %1$s.coupon_mute WHERE user_id OPERATOR(pg_catalog.=) $1"
+	" AND ($2 IS NULL OR channel OPERATOR(pg_catalog.=) $2)",
+	2, {INT8OID, TEXTOID}
+};
+
 static OwnerQuery state_of_channel = {
 	"SELECT enabled, disabled_reason FROM %1$s.coupon_channel_state"
 	" WHERE channel OPERATOR(pg_catalog.=) $1",
@@ -124,12 +151,13 @@ static OwnerQuery replay_dead = {
 	" AND ($2 IS NULL OR channel OPERATOR(pg_catalog.=) $2) RETURNING *)"
 	" INSERT INTO %1$s.coupon_notification (id, channel, kind, template_id, minutes,"
 	" task_id, user_ids, address, due_at, next_at, attempts, first_attempt,"
-	" last_status, last_error, lane)"
+	" last_status, last_error, last_answer, lane)"
 	" SELECT id, channel, kind, template_id, minutes, task_id, user_ids, address,"
-	" due_at, pg_catalog.clock_timestamp(), attempts, attempts, last_status, last_error,"
-	" (CASE WHEN kind OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.text THEN 64::pg_catalog.int8 ELSE 0 END"
+	" due_at, pg_catalog.clock_timestamp(), attempts, attempts, last_status, last_error, last_answer,"
+	" (CASE WHEN kind OPERATOR(pg_catalog.=) 'coupon'::pg_catalog.text THEN " CppAsString2(OUTBOX_LANES) "::pg_catalog.int8 ELSE 0 END"
 	"  OPERATOR(pg_catalog.+) (COALESCE((SELECT t.shop_number FROM %1$s.coupon_template t"
-	"   WHERE t.id OPERATOR(pg_catalog.=) template_id), 0::pg_catalog.int8) OPERATOR(pg_catalog.&) 63::pg_catalog.int8))::pg_catalog.int2"
+	"   WHERE t.id OPERATOR(pg_catalog.=) template_id), 0::pg_catalog.int8)"
+	"  OPERATOR(pg_catalog.%%) " CppAsString2(OUTBOX_LANES) "::pg_catalog.int8))::pg_catalog.int2"
 	" FROM dead",
 	2, {INT8OID, TEXTOID}
 };
@@ -170,6 +198,18 @@ ReadSpec(FunctionCallInfo fcinfo, ChannelSpec *spec)
 	spec->require_tls = PG_GETARG_BOOL(ARG_REQUIRE_TLS);
 	ChannelCheckSpec(spec);
 	ChannelCheckTimeout(PG_GETARG_DATUM(ARG_TIMEOUT));
+	for (int arg = ARG_SUCCESS_WHEN; arg <= ARG_RETRY_RECIPIENTS; arg++)
+	{
+		if (!PG_ARGISNULL(arg))
+			ChannelCheckRule(spec, PG_GETARG_DATUM(arg));
+	}
+	if (!PG_ARGISNULL(ARG_PER_SECOND))
+		ChannelCheckRate(PG_GETARG_INT32(ARG_PER_SECOND));
+	ArgRequire(fcinfo, ARG_QUIET_REMINDERS, "quiet_reminders");
+	ChannelCheckQuietReminders(text_to_cstring(PG_GETARG_TEXT_PP(ARG_QUIET_REMINDERS)));
+	ChannelCheckQuiet(!PG_ARGISNULL(ARG_QUIET_FROM), !PG_ARGISNULL(ARG_QUIET_UNTIL),
+					  PG_GETARG_TIMEADT(ARG_QUIET_FROM), PG_GETARG_TIMEADT(ARG_QUIET_UNTIL),
+					  PG_ARGISNULL(ARG_TIME_ZONE) ? NULL : PG_GETARG_TEXT_PP(ARG_TIME_ZONE));
 	/* What the worker will make of it. */
 	ChannelCheckPlain(spec, RenderChannelMake(spec->secret, spec->headers, spec->body_template,
 											  spec->mail_from));
@@ -298,6 +338,33 @@ coupon_contact_set(PG_FUNCTION_ARGS)
 		args[2] = CStringGetTextDatum(ChannelAddressArg(fcinfo, 2));
 	QueryBegin(&scope);
 	QueryRun(remove ? &delete_contact : &set_contact, args, NULL);
+	QueryEnd(&scope);
+	PG_RETURN_VOID();
+}
+
+/*
+ * coupon_contact_mute(user_id, channel, muted): a user wants nothing by a channel, null: by
+ * any; or wants it again.
+ */
+Datum
+coupon_contact_mute(PG_FUNCTION_ARGS)
+{
+	Datum		args[2] = {(Datum) 0, (Datum) 0};
+	char		nulls[2] = {' ', 'n'};
+	QueryScope	scope;
+
+	ChannelRequireUnbound(ROLE_APPLICATION | ROLE_OPERATOR);
+	ArgRequire(fcinfo, 0, "user_id");
+	ArgCheckUserId(PG_GETARG_INT64(0));
+	ArgRequire(fcinfo, 2, "muted");
+	args[0] = PG_GETARG_DATUM(0);
+	if (!PG_ARGISNULL(1))
+	{
+		args[1] = CStringGetTextDatum(ChannelArg(fcinfo, 1));
+		nulls[1] = ' ';
+	}
+	QueryBegin(&scope);
+	QueryRun(PG_GETARG_BOOL(2) ? &mute : &unmute, args, nulls);
 	QueryEnd(&scope);
 	PG_RETURN_VOID();
 }

@@ -7,7 +7,9 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
 #include "base/args.h"
@@ -25,6 +27,8 @@
 #define MAX_BATCH_SIZE 1000
 #define MAX_IN_FLIGHT 1024
 #define MAX_STATUSES 20
+#define MAX_RULE 2000
+#define MAX_PER_SECOND 100000
 #define MIN_TIMEOUT_MS 100
 #define MAX_TIMEOUT_MINUTES 10
 
@@ -427,6 +431,78 @@ ChannelCheckTimeout(Datum timeout)
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("timeout is out of range"),
 				 errdetail("It may be 100 ms to 10 min.")));
+}
+
+/*
+ * ChannelCheckRate checks how many requests may begin in a second.
+ */
+void
+ChannelCheckRate(int per_second)
+{
+	CheckRange("per_second", per_second, MAX_PER_SECOND);
+}
+
+/*
+ * ChannelCheckQuiet checks quiet hours: all of it or nothing; NULL: no time zone.
+ */
+void
+ChannelCheckQuiet(bool has_from, bool has_until, TimeADT from, TimeADT until, text *time_zone)
+{
+	if (has_from != has_until || has_from != (time_zone != NULL))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("quiet_from, quiet_until and time_zone must be given together"),
+				 errhint("quiet_from => '22:00', quiet_until => '08:00', time_zone => 'Asia/Shanghai'")));
+	if (!has_from)
+		return;
+	if (from == until || (from == USECS_PER_DAY && until == 0))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("quiet_from and quiet_until are the same"),
+				 errhint("coupon_channel_enable(…, false) has a channel send nothing.")));
+	/* Raises 22023 for one that is not known. */
+	(void) DirectFunctionCall2(timestamptz_zone, PointerGetDatum(time_zone),
+							   TimestampTzGetDatum(GetCurrentTimestamp()));
+}
+
+/*
+ * ChannelCheckQuietReminders checks what becomes of reminders in quiet hours.
+ */
+void
+ChannelCheckQuietReminders(const char *what)
+{
+	if (strcmp(what, "skip") != 0 && strcmp(what, "before") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("quiet_reminders \"%s\" is not known", what),
+				 errhint("Use skip or before.")));
+}
+
+/*
+ * ChannelCheckRule checks a jsonpath that answers are judged by.
+ */
+void
+ChannelCheckRule(const ChannelSpec *spec, Datum rule)
+{
+	Datum		nothing = DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"));
+
+	if (strncmp(spec->endpoint, "smtp", 4) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("success_when, dead_recipients and retry_recipients are for HTTP")));
+	if (toast_raw_datum_size(rule) > MAX_RULE)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a jsonpath of %zu bytes", (size_t) toast_raw_datum_size(rule)),
+				 errdetail("It may have %d.", MAX_RULE)));
+	/* Each level of nesting would be copied: of 64 kB a receiver could make a gigabyte. */
+	if (strstr(DatumGetCString(DirectFunctionCall1(jsonpath_out, rule)), "**") != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("a jsonpath with .** is not possible here"),
+				 errhint("Name the keys, as in $.result[*].token.")));
+	/* Raises an error of its own for a variable that nobody gives. */
+	(void) DirectFunctionCall4(jsonb_path_exists, nothing, rule, nothing, BoolGetDatum(true));
 }
 
 /*

@@ -7,6 +7,7 @@
 
 #include "fmgr.h"
 #include "utils/array.h"
+#include "utils/date.h"
 
 #include "base/shop_role.h"
 #include "render/request.h"
@@ -34,6 +35,11 @@ extern void ChannelCheckSpec(ChannelSpec *spec);
 extern void ChannelCheckPlain(const ChannelSpec *spec, const RenderChannel *channel);
 extern void ChannelCheckStatuses(ArrayType *statuses);
 extern void ChannelCheckTimeout(Datum timeout);
+extern void ChannelCheckRate(int per_second);
+extern void ChannelCheckQuiet(bool has_from, bool has_until, TimeADT from, TimeADT until,
+							  text *time_zone);
+extern void ChannelCheckQuietReminders(const char *what);
+extern void ChannelCheckRule(const ChannelSpec *spec, Datum rule);
 extern void ChannelCheckMessage(const char *subject, const char *body);
 
 #endif							/* COUPON_CHANNEL_CHECK_H */

@@ -31,7 +31,12 @@ static OwnerQuery read_channels = {
 	" updated_at, body_template, mail_from, require_tls, user_id_is_address,"
 	" " SECRET_OF("channel_secret", "channel") ","
 	" " SECRET_OF("channel_password", "channel") ","
-	" " SECRET_OF("channel_headers", "channel") ", recipient_status"
+	" " SECRET_OF("channel_headers", "channel") ", recipient_status,"
+	" success_when, dead_recipients, retry_recipients, per_second,"
+	" (SELECT pg_catalog.min(q.begins) FROM %1$s.coupon_quiet_hours q"
+	"  WHERE q.channel OPERATOR(pg_catalog.=) coupon_channel.channel),"
+	" (SELECT pg_catalog.min(q.ends) FROM %1$s.coupon_quiet_hours q"
+	"  WHERE q.channel OPERATOR(pg_catalog.=) coupon_channel.channel)"
 	" FROM %1$s.coupon_channel WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_subscription_rel s"
 	"  JOIN pg_catalog.pg_class q ON q.oid OPERATOR(pg_catalog.=) s.srrelid"
 	"   AND q.relname OPERATOR(pg_catalog.=) 'coupon_notification'::pg_catalog.name"
@@ -118,6 +123,12 @@ ReadChannel(int row, MemoryContext context)
 	channel->require_tls = DatumGetBool(QueryValue(row, 10, &isnull));
 	channel->user_id_is_address = DatumGetBool(QueryValue(row, 11, &isnull));
 	channel->password = LeaseText(row, 13, context);
+	channel->per_second = DatumGetInt32(QueryValue(row, 19, &isnull));
+	channel->quiet_from = DatumGetTimestampTz(QueryValue(row, 20, &isnull));
+	channel->quiet_until = DatumGetTimestampTz(QueryValue(row, 21, &isnull));
+	channel->success_when = LeaseText(row, 16, context);
+	channel->dead_recipients = LeaseText(row, 17, context);
+	channel->retry_recipients = LeaseText(row, 18, context);
 	ReadStatuses(channel, QueryValue(row, 15, &isnull), context);
 	headers = QueryText(row, 14, &no_headers);
 	old = MemoryContextSwitchTo(context);
@@ -229,6 +240,15 @@ LeaseChannels(void)
 		ReadMessages(lfirst(lc), context);
 	QueryEnd(&scope);
 	return channels;
+}
+
+/*
+ * LeaseIsQuiet tells whether only tests may be sent now.
+ */
+bool
+LeaseIsQuiet(const LeaseChannel *channel, TimestampTz now)
+{
+	return channel->quiet_from <= now && now < channel->quiet_until;
 }
 
 /*

@@ -50,6 +50,8 @@
 #include "notification/lease.h"
 #include "notification/outbox.h"
 
+#define NO_CONTACT "the user has no contact, and user ids are no addresses of this channel"
+
 static OwnerQuery read_templates = {
 	"SELECT t.id, t.name, t.receive_start, t.shop_number,"
 	" t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text FROM %1$s.coupon_template t"
@@ -62,6 +64,25 @@ static OwnerQuery read_contacts = {
 	" WHERE c.channel OPERATOR(pg_catalog.=) $1"
 	"  AND c.user_id OPERATOR(pg_catalog.=) ANY ($2) ORDER BY c.user_id",
 	2, {TEXTOID, INT8ARRAYOID}
+};
+
+static OwnerQuery read_muted = {
+	"SELECT m.user_id FROM %1$s.coupon_mute m WHERE m.channel OPERATOR(pg_catalog.=) $1"
+	" AND m.user_id OPERATOR(pg_catalog.=) ANY ($2) ORDER BY m.user_id",
+	2, {TEXTOID, INT8ARRAYOID}
+};
+
+/* Some users of a notification that is leased go to the history, under an id of their own. */
+static OwnerQuery leave_out = {
+	"WITH o AS (UPDATE %1$s.coupon_notification SET user_ids = ARRAY("
+	"  SELECT u.id FROM pg_catalog.unnest(user_ids) WITH ORDINALITY AS u (id, place)"
+	"  WHERE u.id OPERATOR(pg_catalog.<>) ALL ($2) ORDER BY u.place)"
+	"  WHERE id OPERATOR(pg_catalog.=) $1 RETURNING *)"
+	" INSERT INTO %1$s.coupon_notification_history (id, channel, kind, template_id, minutes, task_id,"
+	"  user_ids, state, due_at, ended_at, attempts, last_error)"
+	" SELECT %1$s.coupon_next_id(), o.channel, o.kind, o.template_id, o.minutes, o.task_id, $2, $3,"
+	"  o.due_at, pg_catalog.clock_timestamp(), o.attempts, $4 FROM o",
+	4, {INT8OID, INT8ARRAYOID, TEXTOID, TEXTOID}
 };
 
 /* The users of a row, without addresses yet. */
@@ -204,7 +225,7 @@ AddTemplates(List *events, MemoryContext context)
 
 /* The row of the last result for a user, -1: none; they are in his order. */
 static int
-FindContact(int64 user_id, int n)
+FindUser(int64 user_id, int n)
 {
 	int			low = 0;
 	int			high = n;
@@ -222,23 +243,87 @@ FindContact(int64 user_id, int n)
 	return low < n && DatumGetInt64(QueryValue(low, 1, &isnull)) == user_id ? low : -1;
 }
 
-/*
- * Leave out who has no contact, where a user id is no address: it may look like the
- * telephone number of a stranger.
- */
-static void
-LeaveOutUnknown(LeasedNotification *leased)
-{
-	int			n = 0;
+/* Whether a recipient is to be left out. */
+typedef bool (*LeaveOutIf) (const RenderRecipient *recipient);
 
-	for (int i = 0; i < leased->notification.nrecipients; i++)
+/*
+ * Leave out some of the recipients of a notification: they are over, with that state and
+ * error.  False: nobody would be left, and nothing is done.
+ */
+static bool
+LeaveOut(LeasedNotification *leased, LeaveOutIf is_out, const char *state, const char *error)
+{
+	int			all = leased->notification.nrecipients;
+	int64	   *out = palloc(Max(all, 1) * sizeof(int64));
+	int			nout = 0;
+	int			n = 0;
+	Datum		args[4];
+	char		nulls[4] = {' ', ' ', ' ', error == NULL ? 'n' : ' '};
+
+	for (int i = 0; i < all; i++)
 	{
-		if (leased->recipients[i].address != NULL)
+		if (is_out(&leased->recipients[i]))
+			out[nout++] = leased->recipients[i].user_id;
+	}
+	if (nout == all)
+		return false;
+	if (nout == 0)
+		return true;
+	for (int i = 0; i < all; i++)
+	{
+		if (!is_out(&leased->recipients[i]))
 			leased->recipients[n++] = leased->recipients[i];
 	}
 	leased->notification.nrecipients = n;
-	if (n == 0 && leased->broken == NULL)
-		leased->broken = "none of its users has a contact, and user ids are no addresses of this channel";
+	args[0] = Int64GetDatum(leased->notification.id);
+	args[1] = ArrayOfInt8(out, nout);
+	args[2] = CStringGetTextDatum(state);
+	args[3] = error == NULL ? (Datum) 0 : CStringGetTextDatum(error);
+	QueryRun(&leave_out, args, nulls);
+	return true;
+}
+
+static bool
+IsMuted(const RenderRecipient *recipient)
+{
+	return recipient->muted;
+}
+
+static bool
+IsUnknown(const RenderRecipient *recipient)
+{
+	return recipient->address == NULL;
+}
+
+/*
+ * Leave out who wants nothing by this channel, and who has no contact, where a user id is
+ * no address: it may look like the telephone number of a stranger.
+ */
+static void
+LeaveOutSome(LeasedNotification *leased, const LeaseChannel *channel)
+{
+	if (leased->broken != NULL)
+		return;
+	if (!LeaveOut(leased, IsMuted, "muted", NULL))
+		leased->muted = true;
+	else if (!channel->user_id_is_address && !channel->is_mail &&
+			 !LeaveOut(leased, IsUnknown, "dead", NO_CONTACT))
+		leased->broken = NO_CONTACT;
+}
+
+/* The last result lists the users of these notifications who are muted. */
+static void
+MarkMuted(List *notifications, int n)
+{
+	ListCell   *lc;
+
+	foreach(lc, notifications)
+	{
+		LeasedNotification *leased = lfirst(lc);
+
+		for (int i = 0; i < leased->notification.nrecipients; i++)
+			leased->recipients[i].muted = FindUser(leased->recipients[i].user_id, n) >= 0;
+	}
 }
 
 static void
@@ -263,6 +348,7 @@ AddAddresses(List *notifications, const LeaseChannel *channel, MemoryContext con
 	}
 	args[0] = CStringGetTextDatum(channel->name);
 	args[1] = ArrayOfInt8(users, nusers);
+	MarkMuted(notifications, (int) QueryRun(&read_muted, args, NULL));
 	n = QueryRun(&read_contacts, args, NULL);
 
 	foreach(lc, notifications)
@@ -272,14 +358,14 @@ AddAddresses(List *notifications, const LeaseChannel *channel, MemoryContext con
 		for (int i = 0; n > 0 && i < leased->notification.nrecipients; i++)
 		{
 			RenderRecipient *recipient = &leased->recipients[i];
-			int			row = FindContact(recipient->user_id, n);
+			int			row = FindUser(recipient->user_id, n);
 
 			if (recipient->address == NULL && row >= 0)
 				recipient->address = LeaseText(row, 2, context);
 		}
-		if (!channel->user_id_is_address && !channel->is_mail)
-			LeaveOutUnknown(leased);
 	}
+	foreach(lc, notifications)
+		LeaveOutSome(lfirst(lc), channel);
 }
 
 /* Raises an error for a row that only a changed table can have. */

@@ -41,7 +41,7 @@ PG_FUNCTION_INFO_V1(coupon_notification_sane);
 	{"id", INT8OID}, {"channel", TEXTOID}, {"kind", TEXTOID}, {"template_id", INT8OID}, \
 	{"minutes", INT2OID}, {"task_id", INT8OID}, {"user_ids", INT8ARRAYOID}, \
 	{"address", TEXTOID}, {"due_at", TIMESTAMPTZOID}, {"attempts", INT4OID}, \
-	{"last_status", INT4OID}, {"last_error", TEXTOID}
+	{"last_status", INT4OID}, {"last_error", TEXTOID}, {"last_answer", TEXTOID}
 
 static const InstalledColumn queue_columns[] = {
 	NOTIFICATION_BOTH, {"next_at", TIMESTAMPTZOID}, {"first_attempt", INT4OID},
@@ -123,7 +123,7 @@ OutboxOpenQueue(RowWriter *queue)
 {
 	RowWriterOpen(queue, CatalogGet()->queue_table, queue_columns, lengthof(queue_columns),
 				  1 << NOTIFICATION_ATTEMPTS | 1 << NOTIFICATION_LAST_STATUS |
-				  1 << NOTIFICATION_LAST_ERROR | 1 << QUEUE_NEXT_AT |
+				  1 << NOTIFICATION_LAST_ERROR | 1 << NOTIFICATION_LAST_ANSWER | 1 << QUEUE_NEXT_AT |
 				  1 << QUEUE_LEASED_UNTIL | 1 << QUEUE_FIRST_ATTEMPT);
 }
 

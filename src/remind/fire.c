@@ -70,11 +70,12 @@ IsUnchanged(const RemindSale *sale, TimestampTz now)
 
 /* How long before the start it is, in steps: what a reminder that leaves now has to say. */
 static int
-MinutesLeft(TimestampTz left)
+MinutesLeft(const RemindSale *sale, TimestampTz now)
 {
-	int			steps = (RemindMinutesDue(left) + REMIND_STEP_MINUTES - 1) / REMIND_STEP_MINUTES;
+	int			steps = (RemindMinutesDue(sale->start - now) + REMIND_STEP_MINUTES - 1) / REMIND_STEP_MINUTES;
+	int			minutes = Max(steps, 1) * REMIND_STEP_MINUTES;
 
-	return Min(Max(steps, 1) * REMIND_STEP_MINUTES, REMIND_MAX_MINUTES);
+	return sale->early != 0 ? minutes : Min(minutes, REMIND_MAX_MINUTES);
 }
 
 /* Where one kind of reminder is gathered for the outbox. */
@@ -88,7 +89,7 @@ AddedOf(Firing *firing, int channel, int minutes)
 		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
 			.template_id = firing->sale->template_id,
 			.minutes = firing->missed ? minutes : firing->minutes,
-		.due_at = RemindMoment(firing->sale->start, minutes)};
+		.due_at = firing->sale->early != 0 ? GetCurrentTimestamp() : RemindMoment(firing->sale->start, minutes)};
 
 		*added = OutboxBegin(&event, firing->missed);
 	}
@@ -150,6 +151,8 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 	int			channel,
 				minutes;
 
+	if (due == 0)
+		return 0;				/* of those that fire early others may be asked for */
 	PlaceOldIds(row, all, ids);
 	for (left = send; RemindTakeFirst(&left, &channel, &minutes);)
 		ids[RemindPlace(all, channel, minutes)] =
@@ -162,17 +165,18 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 }
 
 /*
- * RemindFire fires at most so many rows of a sale, of what is due now, or
- * records them as missed; returns how many it has taken: less than are due where
+ * RemindFire fires at most so many rows of a sale, of what is due now, up to the time in
+ * "counts", or records them as missed; returns how many it has taken: less than are due where
  * others hold some, none where the sale has changed meanwhile.  Between QueryBegin
  * and QueryEnd of the caller's.
  */
 int
 RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
 {
-	int			due = RemindMinutesDue(sale->start - now);
-	Firing		firing = {.sale = sale, .missed = sale->start <= now, .from = RemindFrom(due),
-	.minutes = MinutesLeft(sale->start - now)};
+	int			due = sale->early != 0 ? REMIND_STEP_MINUTES : RemindMinutesDue(sale->start - now);
+	Firing		firing = {.sale = sale, .missed = sale->start <= now,
+		.from = sale->early != 0 ? sale->early : RemindFrom(due),
+	.minutes = MinutesLeft(sale, now)};
 	int64		ndue = 0;
 	RemindRows	rows;
 	const RemindRow *row;
@@ -181,7 +185,8 @@ RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *cou
 	RemindRowsBegin(&rows, sale->template_id, due, sale->farthest, limit);
 	if (IsUnchanged(sale, now))
 	{
-		while ((row = RemindRowsNext(&rows)) != NULL)
+		while ((ndue == 0 || GetCurrentTimestamp() < counts->until) &&
+			   (row = RemindRowsNext(&rows)) != NULL)
 			ndue += FireRow(&firing, &rows, row);
 	}
 	for (int channel = 0; channel < REMIND_CHANNELS; channel++)

@@ -7,6 +7,8 @@
 
 #include "datatype/timestamp.h"
 
+#include "remind/remind.h"
+
 /* A sale with reminders that have not fired. */
 typedef struct RemindSale
 {
@@ -14,6 +16,7 @@ typedef struct RemindSale
 	TimestampTz start;
 	int			farthest;		/* minutes */
 	int64		shop_number;	/* 0: the platform's */
+	RemindBitmap early;			/* these fire before their moments; 0: what is due fires */
 } RemindSale;
 
 /* What a tick has done. */
@@ -22,6 +25,8 @@ typedef struct RemindCounts
 	int64		rows;
 	int64		fired;
 	int64		missed;
+	TimestampTz until;			/* not longer than this, but for one row */
+	bool		cut;			/* some that are due were left for the next time */
 } RemindCounts;
 
 extern int	RemindMinutesDue(TimestampTz left);

@@ -345,7 +345,7 @@ Unfire(Row *row, int64 id)
 
 /*
  * RemindGiveBack makes reminders that have fired wait again, since their notification is not
- * to be sent now: a LeaseGiver.  All of them, or none.
+ * to be sent now.  Of LeaseOrigin; all of them, or none.
  */
 LeaseGiven
 RemindGiveBack(int64 id, int64 template_id, const int64 *users, int nusers)
@@ -376,6 +376,41 @@ RemindGiveBack(int64 id, int64 template_id, const int64 *users, int nusers)
 	if (any)
 		WakeWorkerAtCommit(WAKE_REMIND_ALL);
 	return any ? LEASE_GIVEN : LEASE_UNKNOWN;
+}
+
+/*
+ * RemindMove says that the notification of reminders has become another one: their cancel
+ * looks for it.  Of LeaseOrigin; all of them, or none.
+ */
+LeaseGiven
+RemindMove(int64 id, int64 new_id, int64 template_id, const int64 *users, int nusers)
+{
+	Row		   *rows = palloc(nusers * sizeof(Row));
+	bool	   *found = palloc0(nusers * sizeof(bool));
+
+	for (int i = 0; i < nusers; i++)
+	{
+		Request		request = {.template_id = template_id, .user_id = users[i]};
+		Datum		args[2] = {Int64GetDatum(users[i]), Int64GetDatum(template_id)};
+
+		found[i] = LockRow(&lock_row_unless_held, &request, &rows[i]);
+		if (!found[i] && QueryRun(&row_is_there, args, NULL) > 0)
+			return LEASE_HELD;
+	}
+	for (int i = 0; i < nusers; i++)
+	{
+		Request		request = {.template_id = template_id, .user_id = users[i]};
+
+		if (!found[i])
+			continue;
+		for (int place = 0; place < rows[i].nids; place++)
+		{
+			if (rows[i].ids[place] == id)
+				rows[i].ids[place] = new_id;
+		}
+		StoreRow(&request, &rows[i]);
+	}
+	return LEASE_GIVEN;
 }
 
 /*

@@ -26,6 +26,8 @@
 
 extern TimestampTz RemindMoment(TimestampTz start, int minutes);
 extern LeaseGiven RemindGiveBack(int64 id, int64 template_id, const int64 *users, int nusers);
+extern LeaseGiven RemindMove(int64 id, int64 new_id, int64 template_id, const int64 *users,
+							 int nusers);
 extern int	RemindPlace(RemindBitmap bitmap, int channel, int minutes);
 extern int	RemindIds(Datum notifications, bool isnull, RemindBitmap fired,
 					  int64 *ids);

@@ -50,6 +50,7 @@
 #include "base/id.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
+#include "remind/early.h"
 #include "remind/fire.h"
 #include "remind/remind.h"
 #include "remind/tick.h"
@@ -58,6 +59,8 @@ PG_FUNCTION_INFO_V1(coupon_remind_tick);
 
 #define PORTION 10000			/* rows of a tick of the worker's */
 #define LEAST_PART 500			/* rows of it for one shop */
+#define TICK_TIME (200 * INT64CONST(1000))	/* microseconds; a sale costs more than its rows */
+#define LEAST_TIME (TICK_TIME / 20) /* of it for one shop */
 #define LOOK_AHEAD (REMIND_MAX_MINUTES * USECS_PER_MINUTE)
 #define LOOK_BACK (5 * USECS_PER_MINUTE)
 #define LAST_SLEEP 60000		/* ms: so late are rows that wake nobody */
@@ -144,6 +147,7 @@ ReadSales(int rows, RemindSale **sales)
 		sale->start = DatumGetTimestampTz(QueryValue(i, 2, &isnull));
 		shop = QueryValue(i, 4, &isnull);
 		sale->shop_number = isnull ? 0 : DatumGetInt64(shop);
+		sale->early = 0;
 		sale->farthest = DatumGetInt16(QueryValue(i, 3, &isnull));
 		if (!isnull)
 			n++;
@@ -229,9 +233,9 @@ CompareShops(const void *a, const void *b)
 }
 
 /*
- * Fire of the sales that are due, at most "limit" rows, a part for each shop: one with many
- * reminders, or many sales, makes no other late.  Where there are more shops than parts, the
- * next look goes on behind the last shop that got one.  Returns when to come again.
+ * Fire of the sales that are due, at most "limit" rows and for a moment, with a part of both
+ * for each shop: one with many reminders, or many sales, makes no other late.  The next look
+ * goes on behind the last shop that got one.  Returns when to come again.
  */
 static TimestampTz
 FireDue(DueSale *due, int ndue, TimestampTz now, int limit, RemindCounts *counts)
@@ -241,25 +245,28 @@ FireDue(DueSale *due, int ndue, TimestampTz now, int limit, RemindCounts *counts
 	int			nshops = 0;
 	int			first = 0;
 	int			part = 0;		/* what is left for the shop */
+	TimestampTz over = GetCurrentTimestamp() + TICK_TIME;
 
 	qsort(due, ndue, sizeof(DueSale), CompareShops);
 	for (int i = 0; i < ndue; i++)
 		nshops += i == 0 || due[i].sale->shop_number != due[i - 1].sale->shop_number;
-	if (nshops > limit / LEAST_PART)
-	{
-		while (first < ndue && due[first].sale->shop_number <= last_shop)
-			first++;
-	}
+	while (first < ndue && due[first].sale->shop_number <= last_shop)
+		first++;
 	for (int k = 0; k < ndue; k++)
 	{
 		int			i = (first + k) % ndue;
 		const RemindSale *sale = due[i].sale;
 		int64		before = counts->rows;
+		TimestampTz clock = GetCurrentTimestamp();
 
 		if (k == 0 || sale->shop_number != due[(first + k - 1) % ndue].sale->shop_number)
-			part = Max(limit / nshops, LEAST_PART);
-		if (counts->rows >= limit || part <= 0)
 		{
+			part = Max(limit / nshops, LEAST_PART);
+			counts->until = clock + Max(TICK_TIME / nshops, LEAST_TIME);
+		}
+		if (counts->rows >= limit || part <= 0 || clock >= counts->until || (clock >= over && k > 0))
+		{
+			counts->cut = true;
 			if (due[i].was_held)
 				Hold(sale->template_id);
 			next = now;
@@ -390,8 +397,8 @@ Look(TimestampTz now, int limit, RemindCounts *counts)
 	else
 		next = FireSince(now, limit, counts);
 	/* It may have been found late; so until it has fired. */
-	all_wanted = all && counts->rows > 0;
-	if (counts->rows == 0)
+	all_wanted = all && (counts->rows > 0 || counts->cut);
+	if (counts->rows == 0 && !counts->cut)
 		drained = now;
 	return next;
 }
@@ -406,6 +413,7 @@ FireBegun(int64 *after, TimestampTz now, int limit, RemindCounts *counts)
 	Datum		args[2] = {Int64GetDatum(*after), TimestampTzGetDatum(now)};
 	RemindSale *sale;
 
+	counts->until = GetCurrentTimestamp() + TICK_TIME;
 	if (ReadSales((int) QueryRun(&begun_sale, args, NULL), &sale) == 0)
 		return false;
 	/* Drained, it is not found again. */
@@ -457,7 +465,7 @@ RemindTick(bool woken)
 	else
 	{
 		next = Look(now, PORTION, &counts);
-		if (counts.rows == 0 && Sweep(now, &counts))
+		if ((counts.rows == 0 && Sweep(now, &counts)) || RemindEarly(now, PORTION, &counts))
 			next = now;
 	}
 	QueryEnd(&scope);
@@ -490,7 +498,8 @@ FirePortion(int64 *after, RemindCounts *all)
 	if (!IsSubscribed())
 	{
 		(void) FireNear(now, PORTION, &counts);
-		more = counts.rows > 0 || FireBegun(after, now, PORTION, &counts);
+		more = counts.rows > 0 || counts.cut || RemindEarly(now, PORTION, &counts) ||
+			FireBegun(after, now, PORTION, &counts);
 	}
 	QueryEnd(&scope);
 	all->fired += counts.fired;

@@ -17,6 +17,7 @@ typedef struct RenderRecipient
 {
 	int64		user_id;
 	const char *address;		/* NULL: the user id */
+	bool		muted;			/* he wants nothing: see coupon_contact_mute */
 } RenderRecipient;
 
 /* What notifications tell of: many share it. */

@@ -37,7 +37,7 @@ static OwnerQuery lines_left = {
 };
 
 static OwnerQuery channel_is_on = {
-	"SELECT 1 FROM %1$s.coupon_channel WHERE channel OPERATOR(pg_catalog.=) $1 AND enabled",
+	"SELECT 1 FROM %1$s.coupon_channel_state WHERE channel OPERATOR(pg_catalog.=) $1 AND enabled",
 	1, {TEXTOID}
 };
 
@@ -138,10 +138,13 @@ static void
 CheckLines(FunctionCallInfo fcinfo, const Task *task, StageSurvey *survey)
 {
 	QueryScope	scope;
+	TemplateView view;
+	/* A template that is another shop's by now tells nothing of who has it. */
+	int64		template_id = JudgeTemplate(task, &view) == OUTCOME_NOT_FOUND ? 0 : task->template_id;
 
 	QueryBegin(&scope);
 	QueryPlanByIndex();
-	StageLook(task->id, task->template_id, survey);
+	StageLook(task->id, template_id, survey);
 	QueryEnd(&scope);
 	PutCheck(fcinfo, "lines", survey->lines > 0 ? "ok" : "error", survey->lines);
 	PutCheck(fcinfo, "invalid", survey->invalid == 0 ? "ok" : "warning", survey->invalid);

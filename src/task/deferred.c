@@ -150,7 +150,7 @@ ClaimPutOff(const Task *task, const PutOffLine *line, bool wait, int *code)
 		return STEP_MORE;
 	}
 	if (claim.result.held_up)
-		return STEP_BUSY;
+		return STEP_HELD_UP;
 	*code = claim.result.code;
 	switch (claim.result.code)
 	{
@@ -215,8 +215,8 @@ ListPutOff(const Task *task, int64 after_row, PutOffLine *lines)
 }
 
 /*
- * Handle one line of some pages after a row; "one" is what came of it.  False: none could
- * be handled; "result" says why, or stays where there is none.
+ * Handle one line of some pages after a row; "one" is what came of it.  One that is held up
+ * ends the look: each may take a moment.  False: none could be handled; "result" says why, or stays where there is none.
  */
 static bool
 TryPages(const Task *task, int64 last, bool wait, RowsOpenClaim *open, int *code,
@@ -233,7 +233,7 @@ TryPages(const Task *task, int64 last, bool wait, RowsOpenClaim *open, int *code
 		{
 			*one = TryPutOff(task, &lines[i], wait, open, code);
 			last = lines[i].row_num;
-			if (*one == STEP_MORE || *one == STEP_REFUSED)
+			if (*one == STEP_MORE || *one == STEP_REFUSED || *one == STEP_HELD_UP)
 				return true;
 			if (*one == STEP_BUSY || *result == STEP_LAST)
 				*result = *one;
@@ -262,7 +262,7 @@ DistributePutOff(const Task *task, bool wait, RowsOpenClaim *open, int *code)
 	QueryBegin(&scope);
 	if (TryPages(task, 0, wait, open, code, &result, &one) ||
 		(result != STEP_LAST && TryPages(task, anywhere, wait, open, code, &result, &one)))
-		result = one;
+		result = one == STEP_HELD_UP ? STEP_BUSY : one;
 	QueryEnd(&scope);
 	return result;
 }

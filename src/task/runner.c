@@ -1,8 +1,7 @@
 /*
  * runner.c
- *		Run distribution tasks, batch by batch: in the foreground
- *		(coupon_task_run), from a scheduler (coupon_task_run_due), or in a
- *		background worker (TaskJob).
+ *		Run a distribution task, batch by batch: in the foreground
+ *		(coupon_task_run), or as one of those that are due (due.c).
  *
  * A step is what one transaction does: a batch, a line that was put off, or a
  * change of state.  Any number of runners may be at one task; the rows of the
@@ -10,8 +9,8 @@
  * next.  What is kept in memory from step to step can be read again (section.c).
  *
  * In the foreground an error goes to the caller, and the task stays as the
- * last batch left it.  Other runners work through a list: they note the error
- * in the task's row, leave it alone for a while, and go on with the next one.
+ * last batch left it.  Other runners note it in the task's row, and leave the
+ * task alone for a while.
  */
 #include "postgres.h"
 
@@ -38,22 +37,10 @@
 #include "task/task_batch.h"
 
 PG_FUNCTION_INFO_V1(coupon_task_run);
-PG_FUNCTION_INFO_V1(coupon_task_run_due);
 
 #define MAX_ATTEMPTS 10			/* errors in a row, before a task has failed */
-#define DUE_PAGE 100			/* tasks that one look lists */
 #define NOTICE_INTERVAL_MS 1000
-#define JOB_BUDGET_MS 100
-#define JOB_PAUSE_MS 1000
-#define JOB_LONGEST_MS (60 * 1000)
 #define STEP_LOCK_TIMEOUT "100ms"	/* of a step in a worker */
-
-/* A task that is due; the list is ordered by these. */
-typedef struct DueTask
-{
-	TimestampTz send_at;
-	int64		id;
-} DueTask;
 
 /* One runner at one task. */
 typedef struct Run
@@ -95,28 +82,6 @@ static OwnerQuery start_task_unless_held = {
 static OwnerQuery how_ended = {
 	"SELECT state, fail_reason FROM %1$s.coupon_task WHERE id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
-};
-
-static OwnerQuery due_tasks = {
-	"SELECT send_at, id FROM %1$s.coupon_task"
-	" WHERE state OPERATOR(pg_catalog.=) ANY ('{pending,in_progress}'::pg_catalog.text[])"
-	" AND send_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
-	" AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
-	" AND ($1 IS NULL OR shop_number OPERATOR(pg_catalog.=) ANY ($1))"
-	" AND (send_at OPERATOR(pg_catalog.>) $2 OR send_at OPERATOR(pg_catalog.=) $2"
-	"  AND id OPERATOR(pg_catalog.>) $3)"
-	" ORDER BY send_at, id LIMIT $4",
-	4, {INT8ARRAYOID, TIMESTAMPTZOID, INT8OID, INT8OID}
-};
-
-/* Milliseconds until something is due; null: never. */
-static OwnerQuery next_due = {
-	"SELECT pg_catalog.ceil(EXTRACT(epoch FROM"
-	"  pg_catalog.min(GREATEST(send_at, retry_at)) OPERATOR(pg_catalog.-)"
-	"  pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::numeric)::bigint"
-	" FROM %1$s.coupon_task WHERE state OPERATOR(pg_catalog.=) ANY"
-	"  ('{pending,in_progress}'::pg_catalog.text[])"
-	" AND send_at OPERATOR(pg_catalog.<) 'infinity'::pg_catalog.timestamptz"
 };
 
 static OwnerQuery note_error = {
@@ -292,8 +257,9 @@ TakeStep(Run *run, StepResult last)
 		case STEP_LAST:
 			FinishTask(run);
 			return STEP_OVER;
-		case STEP_ALONE:		/* GiveCoupons returns neither of these */
+		case STEP_ALONE:		/* GiveCoupons returns none of these */
 		case STEP_DIVIDED:
+		case STEP_HELD_UP:
 		case STEP_OVER:
 			break;
 	}
@@ -331,7 +297,10 @@ ReportProgress(Run *run, int interval_ms)
 	QueryEnd(&scope);
 }
 
-/* Seal the file if that has not been done, for a run that begins now. */
+/*
+ * Seal the file if that has not been done, for a run that begins now.  Nobody else takes up
+ * what only a call has started: who interrupts it means it.
+ */
 static void
 SubmitIfDraft(int64 task_id)
 {
@@ -349,7 +318,7 @@ SubmitIfDraft(int64 task_id)
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld is paused", (long long) task_id),
 				 errhint("SELECT coupon_task_resume(%lld) lets it go on.", (long long) task_id)));
-	code = TaskSubmit(task_id, true, 0, &task);
+	code = TaskSubmit(task_id, task.state == TASK_DRAFT ? DT_NOEND : task.send_at, &task);
 	if (code == OUTCOME_EMPTY)
 		ereport(ERROR,
 				(errcode(ERRCODE_COUPON_TASK_STATE),
@@ -361,31 +330,6 @@ SubmitIfDraft(int64 task_id)
 				(errcode(ERRCODE_COUPON_TASK_STATE),
 				 errmsg("task %lld has ended: its state is %s", (long long) task_id,
 						TaskStateName(task.state))));
-}
-
-/* The next tasks that are due, oldest first; after that given. */
-static int
-ListDue(DueTask after, DueTask *tasks)
-{
-	Datum		args[4];
-	char		nulls[4] = {' ', ' ', ' ', ' '};
-	QueryScope	scope;
-	bool		isnull;
-	int			n;
-
-	RoleBoundShops(ROLE_OPERATOR, &args[0], &nulls[0]);
-	args[1] = TimestampTzGetDatum(after.send_at);
-	args[2] = Int64GetDatum(after.id);
-	args[3] = Int64GetDatum(DUE_PAGE);
-	QueryBegin(&scope);
-	n = (int) QueryRun(&due_tasks, args, nulls);
-	for (int i = 0; i < n; i++)
-	{
-		tasks[i].send_at = DatumGetTimestampTz(QueryValue(i, 1, &isnull));
-		tasks[i].id = DatumGetInt64(QueryValue(i, 2, &isnull));
-	}
-	QueryEnd(&scope);
-	return n;
 }
 
 /* After an error: leave the task alone for a while, or for good. */
@@ -489,87 +433,17 @@ RunTask(Run *run, int budget_ms, int64 *pause)
 	return false;
 }
 
-static void
-NextWorkerTransaction(void)
-{
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-}
-
 /*
- * One turn of the worker: runs what is due, beginning behind the task that the last turn
- * came to, until the time for all of them is up, or claims want the cores.  It waits for no
- * other runners or open claims, but passes by such a task.  True: come again at once, or
- * after "pause" microseconds; false: all have been looked at, and none had more to do.
+ * TaskRunDue works at a task that is due, and waits for no other runners or open claims.
+ * After budget_ms (0: never), or where claims want the cores, it returns true: there
+ * is more to do, after "pause" microseconds.  Errors are noted in the task's row.
  */
-static bool
-RunTurn(int64 *pause)
+bool
+TaskRunDue(int64 task_id, bool in_worker, void (*next_transaction) (void), int budget_ms, int64 *pause)
 {
-	static DueTask last = {DT_NOBEGIN, 0};
-	static bool busy = false;	/* a task has had more to do since the first of the list */
-	TimestampTz begin = GetCurrentTimestamp();
-	DueTask		tasks[DUE_PAGE];
-	bool		ran = false;
-	bool		more;
-	int			n;
+	Run			run = {.task_id = task_id, .in_worker = in_worker, .next_transaction = next_transaction};
 
-	do
-	{
-		n = ListDue(last, tasks);
-		for (int i = 0; i < n; i++)
-		{
-			Run			run = {.task_id = tasks[i].id, .in_worker = true,
-			.next_transaction = NextWorkerTransaction};
-			long		left = JOB_BUDGET_MS - TimestampDifferenceMilliseconds(begin, GetCurrentTimestamp());
-
-			/* One in any case: it may be the list that has taken so long. */
-			if (ran && left <= 0)
-				return true;
-			ran = true;
-			NextWorkerTransaction();
-			last = tasks[i];	/* also if it fails */
-			if (RunTask(&run, (int) Max(left, 1), pause))
-				busy = true;
-		}
-	} while (n == DUE_PAGE);
-	last = (DueTask) {DT_NOBEGIN, 0};
-	more = busy;
-	busy = false;
-	return more;
-}
-
-/*
- * TaskJob is a worker's job: it runs what is due for a moment, and says
- * when to come again.  Tasks that wait for others are looked at each second.
- */
-long
-TaskJob(bool woken)
-{
-	QueryScope	scope;
-	bool		more;
-	bool		never;
-	int64		ms = 0;
-	int64		pause = 0;
-
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	more = RunTurn(&pause);
-	if (!more)
-	{
-		NextWorkerTransaction();
-		QueryBegin(&scope);
-		QueryRun(&next_due, NULL, NULL);
-		ms = DatumGetInt64(QueryValue(0, 1, &never));
-		QueryEnd(&scope);
-	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	if (more)
-		return pause / 1000;
-	/* Rows may come without a word: from PREPARE TRANSACTION, or a restore. */
-	return never ? JOB_LONGEST_MS : (long) Min(Max(ms, JOB_PAUSE_MS), JOB_LONGEST_MS);
+	return RunTask(&run, budget_ms, pause);
 }
 
 /* A call whose task has not come to its end says so. */
@@ -618,35 +492,6 @@ coupon_task_run(PG_FUNCTION_ARGS)
 	(void) RunTask(&run, 0, NULL);
 	ReportProgress(&run, 0);
 	RequireSuccess(run.task_id);
-	ProcedureEnd();
-	return (Datum) 0;
-}
-
-/*
- * coupon_task_run_due(): run what is due, unfinished or abandoned.  It does not wait for
- * other runners or open claims, but leaves such a task for the next call.
- */
-Datum
-coupon_task_run_due(PG_FUNCTION_ARGS)
-{
-	DueTask		last = {DT_NOBEGIN, 0};
-	DueTask		tasks[DUE_PAGE];
-	int			n;
-
-	ProcedureBegin(fcinfo, "coupon_task_run_due",
-				   "Call it by itself, outside of BEGIN … COMMIT.");
-	do
-	{
-		n = ListDue(last, tasks);
-		for (int i = 0; i < n; i++)
-		{
-			Run			run = {.task_id = tasks[i].id, .next_transaction = ProcedureNextTransaction};
-
-			ProcedureNextTransaction();
-			(void) RunTask(&run, 0, NULL);
-			last = tasks[i];
-		}
-	} while (n == DUE_PAGE);
 	ProcedureEnd();
 	return (Datum) 0;
 }

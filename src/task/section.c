@@ -215,6 +215,24 @@ Get(const SectionPart *part)
 }
 
 /*
+ * SectionReadPart reads a part of a task from a row of the last result.
+ */
+void
+SectionReadPart(SectionPart *part, int64 task_id, int row)
+{
+	bool		isnull;
+
+	part->task_id = task_id;
+	part->batch = DatumGetInt32(QueryValue(row, 1, &isnull));
+	part->first_line = DatumGetInt64(QueryValue(row, 2, &isnull));
+	part->last_line = DatumGetInt64(QueryValue(row, 3, &isnull));
+	part->first_row = DatumGetInt64(QueryValue(row, 4, &isnull));
+	part->position = DatumGetInt32(QueryValue(row, 5, &isnull));
+	part->in_file_order = DatumGetBool(QueryValue(row, 6, &isnull));
+	part->nlines = DatumGetInt32(QueryValue(row, 7, &isnull));
+}
+
+/*
  * SectionLines returns the lines of a part in the order of users, to live in
  * the current memory; texts of invalid ones live until the next call.  Raises
  * an error if the section does not have the lines that it had when the stage

@@ -20,6 +20,10 @@ typedef struct SectionPart
 	bool		in_file_order;	/* otherwise by user */
 } SectionPart;
 
+/* What SectionReadPart reads, the first columns of a result. */
+#define SECTION_PART_COLUMNS "batch, first_line, last_line, first_row, position, in_file_order, lines"
+
+extern void SectionReadPart(SectionPart *part, int64 task_id, int row);
 extern Line *SectionLines(const SectionPart *part);
 extern bool SectionPutInFileOrder(const SectionPart *part);
 extern void SectionForget(int64 task_id);

@@ -240,7 +240,8 @@ TaskOwnsTemplate(const Task *task, const TemplateView *view)
 }
 
 /*
- * TaskEnd ends a task for good: its totals stay, its lines go.  The
+ * TaskEnd ends a task for good: its totals stay, its lines go.  Of one that is cancelled
+ * they stay, since some were not handled (coupon_task_rest), if its file was sealed.  The
  * task is locked for update.
  */
 void
@@ -248,17 +249,23 @@ TaskEnd(int64 task_id, TaskState state)
 {
 	Datum		args[2];
 	QueryScope	scope;
+	bool		isnull;
+	bool		sealed;
 
 	QueryBegin(&scope);
 	args[0] = Int64GetDatum(task_id);
 	args[1] = CStringGetTextDatum(TaskStateName(state));
 	QueryRun(&end_task, args, NULL);
 	QueryRun(&lock_batches, args, NULL);
-	QueryRun(&delete_batches, args, NULL);
-	QueryRun(&delete_put_off, args, NULL);
+	sealed = DatumGetInt64(QueryValue(0, 1, &isnull)) > 0;
 	if (state == TASK_CANCELLED)
 		OutboxWithdrawTask(task_id);
-	StageDrop(task_id);
+	if (state != TASK_CANCELLED || !sealed)
+	{
+		QueryRun(&delete_batches, args, NULL);
+		QueryRun(&delete_put_off, args, NULL);
+		StageDrop(task_id);
+	}
 	QueryEnd(&scope);
 }
 
@@ -304,11 +311,12 @@ BatchSize(void)
 }
 
 /*
- * TaskSubmit seals the file of a task and makes it due at send_at; now: as
- * soon as possible.  Returns an outcome, and the task as it is then.
+ * TaskSubmit seals the file of a task and makes it due at send_at; infinity: for calls
+ * alone.  What only a call has started it makes due as well.  Returns an outcome, and
+ * the task as it is then.
  */
 int
-TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
+TaskSubmit(int64 task_id, TimestampTz send_at, Task *task)
 {
 	int			batch_size = BatchSize();
 	Datum		args[3];
@@ -317,10 +325,11 @@ TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task)
 	TaskRequireReadCommitted();
 	if (!TaskReadToSubmit(task_id, task))
 		return OUTCOME_NOT_FOUND;
-	task->send_at = now || TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at;
 	if (task->state != TASK_DRAFT && task->state != TASK_PENDING &&
-		task->state != TASK_FAILED)
+		task->state != TASK_FAILED &&
+		!(task->state == TASK_IN_PROGRESS && TIMESTAMP_IS_NOEND(task->send_at)))
 		return OUTCOME_WRONG_STATE;
+	task->send_at = TIMESTAMP_IS_NOBEGIN(send_at) ? GetCurrentTimestamp() : send_at;
 
 	QueryBegin(&scope);
 	if (task->state == TASK_DRAFT)

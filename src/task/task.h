@@ -58,7 +58,7 @@ extern bool TaskOwnsTemplate(const Task *task, const TemplateView *view);
 extern void TaskRequestId(const Task *task, char *request_id);
 extern const char *TaskStateName(TaskState state);
 extern void TaskRequireReadCommitted(void);
-extern int	TaskSubmit(int64 task_id, bool now, TimestampTz send_at, Task *task);
+extern int	TaskSubmit(int64 task_id, TimestampTz send_at, Task *task);
 extern void TaskEnd(int64 task_id, TaskState state);
 extern void TaskFail(int64 task_id, TimestampTz submitted_at, const char *reason);
 

@@ -68,7 +68,7 @@ typedef struct Batch
 #define UNDONE "task_id OPERATOR(pg_catalog.=) $1 AND done_at IS NULL"
 
 static OwnerQuery take_batch = {
-	"SELECT batch, first_line, last_line, first_row, position, in_file_order, lines"
+	"SELECT " SECTION_PART_COLUMNS
 	" FROM %1$s.coupon_task_batch WHERE " UNDONE
 	" ORDER BY batch LIMIT 1 FOR UPDATE SKIP LOCKED",
 	1, {INT8OID}
@@ -489,18 +489,11 @@ static bool
 TakeBatch(Batch *batch)
 {
 	Datum		task_id = Int64GetDatum(batch->task->id);
-	bool		isnull;
 
 	if (QueryRun(&take_batch, &task_id, NULL) == 0)
 		return false;
-	batch->part.batch = DatumGetInt32(QueryValue(0, 1, &isnull));
-	batch->part.task_id = batch->task->id;
-	batch->part.first_line = DatumGetInt64(QueryValue(0, 2, &isnull));
-	batch->part.last_line = DatumGetInt64(QueryValue(0, 3, &isnull));
-	batch->part.first_row = DatumGetInt64(QueryValue(0, 4, &isnull));
-	batch->part.position = DatumGetInt32(QueryValue(0, 5, &isnull));
-	batch->part.in_file_order = DatumGetBool(QueryValue(0, 6, &isnull));
-	batch->part.nlines = batch->nlines = DatumGetInt32(QueryValue(0, 7, &isnull));
+	SectionReadPart(&batch->part, batch->task->id, 0);
+	batch->nlines = batch->part.nlines;
 	TaskRequestId(batch->task, batch->request_id);
 	return true;
 }

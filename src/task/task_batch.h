@@ -16,6 +16,7 @@ typedef enum StepResult
 	STEP_DIVIDED,				/* in the order of the file: others may run again */
 	STEP_WAIT,					/* for a user's own claim, in "open" */
 	STEP_BUSY,					/* others are at the lines that are left, or at the template */
+	STEP_HELD_UP,				/* of a line: by others, as the lines after it may be */
 	STEP_REFUSED,				/* the template gives nothing: see "code" */
 	STEP_LAST,					/* no lines are left */
 	STEP_OVER					/* the task is not running */

@@ -60,7 +60,9 @@ static OwnerQuery pause_task = {
 static OwnerQuery resume_task = {
 	"UPDATE %1$s.coupon_task SET state = CASE WHEN started_at IS NULL"
 	" THEN 'pending'::pg_catalog.text ELSE 'in_progress'::pg_catalog.text END,"
-	" attempts = 0, last_error = NULL, retry_at = NULL"
+	" attempts = 0, last_error = NULL, retry_at = NULL,"
+	" send_at = CASE WHEN started_at IS NULL THEN send_at"
+	"  ELSE LEAST(send_at, pg_catalog.clock_timestamp()) END"
 	" WHERE id OPERATOR(pg_catalog.=) $1",
 	1, {INT8OID}
 };
@@ -219,8 +221,8 @@ coupon_task_submit(PG_FUNCTION_ARGS)
 
 	ArgRequire(fcinfo, 0, "task_id");
 	InitMaterializedSRF(fcinfo, 0);
-	code = TaskSubmit(PG_GETARG_INT64(0), PG_ARGISNULL(1),
-					  PG_ARGISNULL(1) ? 0 : PG_GETARG_TIMESTAMPTZ(1), &task);
+	code = TaskSubmit(PG_GETARG_INT64(0),
+					  PG_ARGISNULL(1) ? DT_NOBEGIN : PG_GETARG_TIMESTAMPTZ(1), &task);
 	values[0] = Int32GetDatum(code);
 	values[1] = CStringGetTextDatum(OutcomeName(code));
 	values[2] = Int64GetDatum(task.lines);

@@ -45,16 +45,24 @@ static const char *const columns[] = {
 
 typedef uint32 ColumnSet;
 
+/* Templates of a shop: that have not begun; published for registration. */
 #define MAX_COMING 10000
-#define MAX_REGISTRATIONS 100	/* published templates of a shop */
+#define MAX_REGISTRATIONS 100
 
 #define SHOP_NUMBER		(1 << 0)
 #define ISSUER			(1 << 1)
 #define NAME			(1 << 2)
+#define CATEGORY		(1 << 3)
+#define OPEN_TO			(1 << 4)
 #define STATUS			(1 << 5)
+#define RECEIVE_START	(1 << 6)
+#define RECEIVE_END		(1 << 7)
 #define TOTAL_STOCK		(1 << 8)
 #define DISCOUNT_VALUE	(1 << 11)
 #define ALL_COLUMNS		((1 << lengthof(columns)) - 1)
+
+/* What makes a template one of those that a shop may have a few of. */
+#define COUNTED (SHOP_NUMBER | CATEGORY | OPEN_TO | STATUS | RECEIVE_START | RECEIVE_END)
 
 static OwnerQuery template_of_request = {
 	"SELECT id, shop_number FROM %1$s.coupon_template WHERE request_id OPERATOR(pg_catalog.=) $1"
@@ -64,7 +72,7 @@ static OwnerQuery template_of_request = {
 
 /* Those of the shop that has this one, if it is of them. */
 static OwnerQuery open_registrations = {
-	"SELECT pg_catalog.count(*) FROM %1$s.coupon_template o JOIN %1$s.coupon_template t"
+	"SELECT pg_catalog.count(*) FROM (SELECT FROM %1$s.coupon_template o JOIN %1$s.coupon_template t"
 	" ON o.shop_number OPERATOR(pg_catalog.=) t.shop_number"
 	" WHERE t.id OPERATOR(pg_catalog.=) $1"
 	" AND t.open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
@@ -72,7 +80,7 @@ static OwnerQuery open_registrations = {
 	" AND o.open_to OPERATOR(pg_catalog.=) 'registration'::pg_catalog.text"
 	" AND o.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
 	" AND o.receive_end OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()"
-	" AND $2 IS NOT NULL",
+	" LIMIT $2) x",
 	2, {INT8OID, INT8OID}
 };
 
@@ -203,7 +211,7 @@ RequireOperator(bool has_shop, int64 shop_number)
 
 /* Raises VC003 where the template makes too many of its shop; counts it and the others. */
 static void
-RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what)
+RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what, const char *hint)
 {
 	Datum		args[2] = {Int64GetDatum(stored->id), Int64GetDatum(most + 1)};
 	LOCKTAG		tag;
@@ -229,26 +237,28 @@ RequireFew(const Stored *stored, OwnerQuery *query, int most, const char *what)
 				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
 				 errmsg("shop %lld would have more than %d %s",
 						(long long) stored->shop_number, most, what),
-				 errhint("Set those that are not needed to 'offline'.")));
+				 errhint("%s", hint)));
 }
 
 /*
  * What was written is taken back unless the caller is an operator of its shop, as triggers
- * have left it, and the shop may have it.
+ * have left it, and the shop may have it.  written: the columns that may have changed.
  */
 static void
-AcceptStored(const Stored *stored)
+AcceptStored(const Stored *stored, ColumnSet written)
 {
 	if (!stored->found)
 		return;
 	RequireOperator(stored->has_shop, stored->shop_number);
-	if (!stored->has_shop || stored->repeated)
+	if (!stored->has_shop || stored->repeated || (written & COUNTED) == 0)
 		return;
 	/* A new user gets the coupons of all shops in one transaction: none makes it fail, or last. */
 	RequireFew(stored, &open_registrations, MAX_REGISTRATIONS,
-			   "published templates for registration");
+			   "published templates for registration",
+			   "Set those that are not needed to 'offline'.");
 	/* The worker looks at all sales that come, of all shops. */
-	RequireFew(stored, &coming_sales, MAX_COMING, "templates that have not begun");
+	RequireFew(stored, &coming_sales, MAX_COMING, "templates that have not begun",
+			   "Delete those that are not needed, drafts too.");
 }
 
 /* The shop of an operator of one shop, for a template that names none. */
@@ -382,7 +392,7 @@ coupon_template_create(PG_FUNCTION_ARGS)
 						  6, types, args, nulls),
 			 args[3], shop, shop_null);
 	QueryEnd(&scope);
-	AcceptStored(&stored);
+	AcceptStored(&stored, ALL_COLUMNS);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 
@@ -427,7 +437,7 @@ coupon_template_change(PG_FUNCTION_ARGS)
 							 ColumnList(given, "") + strlen(", "), ColumnList(given, "r.") + strlen(", ")),
 					3, types, args, nulls));
 	QueryEnd(&scope);
-	AcceptStored(&stored);
+	AcceptStored(&stored, given);
 	return ReturnRow(fcinfo, stored.found ? OUTCOME_OK : OUTCOME_NOT_FOUND, &stored);
 }
 
@@ -484,7 +494,7 @@ coupon_template_copy(PG_FUNCTION_ARGS)
 						  4, types, args, nulls),
 			 args[3], shop, shop_null);
 	QueryEnd(&scope);
-	AcceptStored(&stored);
+	AcceptStored(&stored, ALL_COLUMNS);
 	return ReturnRow(fcinfo, OUTCOME_OK, &stored);
 }
 

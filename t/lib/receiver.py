@@ -164,6 +164,11 @@ async def friendly(parts, request, writer):
         answer(writer, 204)
     elif kind == "large-header":
         answer(writer, 204, *["X-Large: " + "x" * 1000] * 32)
+    elif kind == "says":        # what a file says
+        with open(os.path.join(directory, number.split("?")[0])) as f:
+            body = f.read().replace("{request}", json.dumps(
+                {"headers": request["headers"], "path": request["path"]}, ensure_ascii=False)).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     elif kind == "status-on":
         answer(writer, int(number) if parts[1] in request["body"] else 204)
     elif kind == "hang-on" and number in request["body"]:
@@ -231,6 +236,7 @@ class Handler:
             await asyncio.sleep(3600)
         if "slow" in names:
             await asyncio.sleep(0.5)
+        session.drips = "drips" in names
         if "close" in names:
             server.transport.abort()
             return "451 never sent"
@@ -240,6 +246,12 @@ class Handler:
                        user=session.auth_data.decode() if session.auth_data else None,
                        connection=session.peer[1], time=time.time())
         return "250 OK"
+
+    async def handle_QUIT(self, server, session, envelope):
+        while getattr(session, "drips", False):
+            await server.push("221-bye")
+            await asyncio.sleep(0.2)
+        return "221 Bye"
 
 
 def authenticate(server, session, envelope, mechanism, data):

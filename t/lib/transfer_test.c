@@ -137,7 +137,10 @@ transfer_test(PG_FUNCTION_ARGS)
 			}
 			TransferDrive();
 			while (TransferNext(&result))
+			{
 				Put((ReturnSetInfo *) fcinfo->resultinfo, &result, Milliseconds() - began);
+				free(result.body);
+			}
 			if (TransferInFlight() > 0 && (started == n || TransferInFlight() == in_flight))
 				Wait();
 		}
