@@ -177,6 +177,11 @@ SetForProtocol(CURL *easy, Transfer *transfer)
 		SET(CURLOPT_POST, 1L);
 		SET(CURLOPT_HTTPAUTH, (long) CURLAUTH_BASIC);
 		SET(CURLOPT_HTTP09_ALLOWED, 0L);
+		/*
+		 * Not HTTP/2: with many streams on a connection libcurl 7.88 now and then overlooks
+		 * that an answer is complete, until the request times out.
+		 */
+		SET(CURLOPT_HTTP_VERSION, (long) CURL_HTTP_VERSION_1_1);
 		/* Answers are short, and it is allocated for each transfer. */
 		SET(CURLOPT_BUFFERSIZE, 1024L);
 	}
@@ -284,14 +289,6 @@ ApplyEndpoint(Transfer *transfer, const char *endpoint, MemoryContext context)
 						  CURLU_DISALLOW_USER) == CURLUE_OK;
 	SET(CURLOPT_CURLU, parsed ? transfer->url : NULL);
 	SET(CURLOPT_URL, parsed ? NULL : endpoint);
-	if (!transfer->mail)
-	{
-		/* HTTP/2 where TLS negotiates it; elsewhere do not even look for it. */
-		bool		plain = StartsWith(endpoint, "http://");
-
-		SET(CURLOPT_HTTP_VERSION, (long) (plain ? CURL_HTTP_VERSION_1_1 :
-										  CURL_HTTP_VERSION_2TLS));
-	}
 	if (code == CURLE_OK)
 		transfer->endpoint = MemoryContextStrdup(context, endpoint);
 	return code;
