@@ -85,6 +85,7 @@ OBJS = \
 	src/remind/fire.o \
 	src/remind/remind.o \
 	src/remind/tick.o \
+	src/remind/turns.o \
 	src/render/channel.o \
 	src/render/escape.o \
 	src/render/hmac.o \

@@ -86,6 +86,18 @@ is(scalar(grep { data_of($_)->{minutes} == 600 } arrived('ok/before')), 4, 'befo
 is(sql(q{SELECT outcome FROM coupon_remind_create(} . "$id, 25, 'app', 30)"), 'ok', 'before: asked for in the meantime');
 is(sql('SELECT fired, missed FROM coupon_remind_tick()'), '1|0', 'before: is found, too');
 sql("DELETE FROM coupon_remind WHERE template_id = $id");
+# Many of one shop, among others who are not concerned, and all of them stay in their place since another
+# channel reminds them at the same time; and few of another shop.
+sql(q{SELECT coupon_channel_enable('app', false)});
+sql("INSERT INTO coupon_template (id, shop_number, name, discount_value, status, receive_start) SELECT 400 + s, s, 'a', 1, 'published', now() + interval '9 hours 56 min' FROM generate_series(1, 2) s");
+sql("SELECT DISTINCT code FROM generate_series(100001, 120000) u, coupon_remind_create(401, u, 'ch4', 30)") eq '0' or die;
+sql("SELECT DISTINCT code FROM generate_series(1, 25000) u, unnest('{app,ch4}'::text[]) c, coupon_remind_create(401, u, c, 30)") eq '0' or die;
+sql('SELECT DISTINCT code FROM generate_series(1, 3) u, coupon_remind_create(402, u, \'app\', 30)') eq '0' or die;
+is(sql(q{BEGIN; SELECT fired, missed FROM coupon_remind_tick(); SELECT idx_tup_fetch < 90000 FROM pg_stat_xact_user_tables WHERE relname = 'coupon_remind'; ROLLBACK;
+	SELECT fired, missed FROM coupon_remind_tick()}), "25003|0\nt\n25003|0", 'before: each once, read once, and again where it was rolled back');
+is(sql('SELECT count(*) FROM coupon_remind WHERE template_id IN (401, 402) AND user_id <= 25000 AND (bitmap - fired)::text !~ \'app\''), '25003', 'before: all are marked');
+is(sql('SELECT a.last > b.last FROM (SELECT max(id) AS last FROM coupon_notification WHERE template_id = 401) a, (SELECT max(id) AS last FROM coupon_notification WHERE template_id = 402) b'), 't', 'before: shops take turns');
+sql('DELETE FROM coupon_remind WHERE template_id IN (401, 402); DELETE FROM coupon_notification');
 channel('app', 'ok/night', sql(q{SELECT format('quiet_from => %L, quiet_until => %L, time_zone => %L', (now() AT TIME ZONE 'Asia/Shanghai' - interval '2 hours')::time, (now() AT TIME ZONE 'Asia/Shanghai')::time, 'Asia/Shanghai')}));
 # Through midnight, and on the days when clocks are changed.
 is(sql(q{SELECT ends - begins, (ends AT TIME ZONE time_zone)::time FROM coupon_quiet_hours JOIN coupon_channel USING (channel) ORDER BY begins LIMIT 1}), '02:00:00|' . sql(q{SELECT quiet_until FROM coupon_channel WHERE channel = 'app'}), 'the next is tomorrow');

@@ -196,7 +196,35 @@ RowWriterScan(RowWriter *writer, const int *columns, int ncolumns, ScanKey keys,
 		writer->scan = CompatIndexBeginScan(writer->rel, index, writer->estate->es_snapshot,
 											nkeys);
 	index_rescan(writer->scan, keys, nkeys, NULL, 0);
+	ItemPointerSetInvalid(&writer->after);
 	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * RowWriterPassOver goes on behind an entry that another walk over the same equal keys has
+ * come to: a B-tree has these in the order of their row pointers.
+ */
+void
+RowWriterPassOver(RowWriter *writer, const ItemPointerData *entry)
+{
+	writer->after = *entry;
+}
+
+/* The next entry of the index whose row is to be seen; false: there is none. */
+static bool
+NextEntry(RowWriter *writer)
+{
+	ItemPointer entry;
+
+	while ((entry = index_getnext_tid(writer->scan, ForwardScanDirection)) != NULL)
+	{
+		if (ItemPointerIsValid(&writer->after) && ItemPointerCompare(entry, &writer->after) <= 0)
+			continue;
+		writer->entry = *entry; /* which changes to the row's own */
+		if (index_fetch_heap(writer->scan, writer->read))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -210,7 +238,7 @@ RowWriterNext(RowWriter *writer)
 	bool		found;
 
 	CHECK_FOR_INTERRUPTS();
-	found = index_getnext_slot(writer->scan, ForwardScanDirection, writer->read);
+	found = NextEntry(writer);
 	MemoryContextSwitchTo(caller);
 	if (!found)
 		return false;

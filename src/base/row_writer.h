@@ -21,6 +21,9 @@ typedef struct RowWriter
 	Datum		values[ROW_WRITER_COLUMNS];
 	bool		isnull[ROW_WRITER_COLUMNS];
 
+	/* Where the walk has come to in its index; one over equal keys is in this order. */
+	ItemPointerData entry;
+
 	/* private to row_writer.c */
 	int			ncolumns;
 	AttrNumber	attno[ROW_WRITER_COLUMNS];
@@ -29,6 +32,7 @@ typedef struct RowWriter
 	EPQState	epq;
 	ResultRelInfo *info;
 	IndexScanDesc scan;			/* NULL: none yet */
+	ItemPointerData after;		/* entries up to here are passed over; invalid: none are */
 	TupleTableSlot *read;		/* the row that was read last */
 	TupleTableSlot *write;
 	ExprState **defaults;		/* of columns that are not ours */
@@ -54,6 +58,7 @@ extern void RowWriterOpen(RowWriter *writer, Oid relation, const InstalledColumn
 						  int ncolumns, uint32 updated);
 extern void RowWriterScan(RowWriter *writer, const int *columns, int ncolumns,
 						  ScanKey keys, int nkeys);
+extern void RowWriterPassOver(RowWriter *writer, const ItemPointerData *entry);
 extern bool RowWriterNext(RowWriter *writer);
 extern bool RowWriterLock(RowWriter *writer, LockTupleMode mode, bool rarely_met);
 extern void RowWriterClear(RowWriter *writer);

@@ -38,6 +38,33 @@ static const InstalledColumn columns[] = {
 	{"fired", InvalidOid}, {"next_minutes", INT2OID}, {"notifications", INT8ARRAYOID}
 };
 
+/* Walk over the rows whose next reminder lies between so many minutes before the start. */
+static void
+Walk(RemindRows *rows, int nearest, int farthest)
+{
+	static const int by_time[] = {REMIND_TEMPLATE_ID, REMIND_NEXT_MINUTES};
+	ScanKeyData keys[3];
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(rows->template_id));
+	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT2GE, Int16GetDatum(nearest));
+	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_INT2LE, Int16GetDatum(farthest));
+	RowWriterScan(&rows->table, by_time, lengthof(by_time), keys, lengthof(keys));
+}
+
+static void
+Open(RemindRows *rows, int64 template_id, RemindPosition *position, int farthest, int limit)
+{
+	rows->template_id = template_id;
+	rows->position = position;
+	rows->farthest = farthest;
+	rows->limit = limit;
+	rows->nmarked = 0;
+	rows->row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon fired reminder",
+											  ALLOCSET_SMALL_SIZES);
+	RowWriterOpen(&rows->table, CatalogGet()->remind_table, columns, lengthof(columns),
+				  1 << REMIND_FIRED | 1 << REMIND_NEXT_MINUTES | 1 << REMIND_NOTIFICATIONS);
+}
+
 /*
  * RemindRowsBegin begins a look at the rows of a sale whose next reminder lies
  * between so many minutes before the start; it ends when "limit" of them are
@@ -47,19 +74,38 @@ static const InstalledColumn columns[] = {
 void
 RemindRowsBegin(RemindRows *rows, int64 template_id, int nearest, int farthest, int limit)
 {
-	static const int by_time[] = {REMIND_TEMPLATE_ID, REMIND_NEXT_MINUTES};
-	ScanKeyData keys[3];
+	Open(rows, template_id, NULL, farthest, limit);
+	Walk(rows, nearest, farthest);
+}
 
-	rows->limit = limit;
-	rows->nmarked = 0;
-	rows->row_context = AllocSetContextCreate(CurrentMemoryContext, "coupon fired reminder",
-											  ALLOCSET_SMALL_SIZES);
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ, Int64GetDatum(template_id));
-	ScanKeyInit(&keys[1], 2, BTGreaterEqualStrategyNumber, F_INT2GE, Int16GetDatum(nearest));
-	ScanKeyInit(&keys[2], 2, BTLessEqualStrategyNumber, F_INT2LE, Int16GetDatum(farthest));
-	RowWriterOpen(&rows->table, CatalogGet()->remind_table, columns, lengthof(columns),
-				  1 << REMIND_FIRED | 1 << REMIND_NEXT_MINUTES | 1 << REMIND_NOTIFICATIONS);
-	RowWriterScan(&rows->table, by_time, lengthof(by_time), keys, lengthof(keys));
+/*
+ * RemindRowsGoOn does the same from a position on, which follows: minute by minute of the
+ * next reminders, since rows that are looked at may stay where they are.  Those that are
+ * marked move to fewer minutes, behind us.  At the end the position's minutes exceed
+ * "farthest".
+ */
+void
+RemindRowsGoOn(RemindRows *rows, int64 template_id, RemindPosition *position, int farthest, int limit)
+{
+	Open(rows, template_id, position, farthest, limit);
+	Walk(rows, position->minutes, position->minutes);
+	RowWriterPassOver(&rows->table, &position->entry);
+}
+
+/* On to the next minutes; false: there are none. */
+static bool
+NextMinutes(RemindRows *rows)
+{
+	RemindPosition *position = rows->position;
+
+	if (position == NULL)
+		return false;
+	position->minutes += REMIND_STEP_MINUTES;
+	ItemPointerSetInvalid(&position->entry);
+	if (position->minutes > rows->farthest)
+		return false;
+	Walk(rows, position->minutes, position->minutes);
+	return true;
 }
 
 /*
@@ -72,8 +118,15 @@ RemindRowsNext(RemindRows *rows)
 	const RowWriter *table = &rows->table;
 	RemindRow  *row = &rows->row;
 
-	if (rows->nmarked == rows->limit || !RowWriterNext(&rows->table))
+	if (rows->nmarked == rows->limit)
 		return NULL;
+	while (!RowWriterNext(&rows->table))
+	{
+		if (!NextMinutes(rows))
+			return NULL;
+	}
+	if (rows->position != NULL)
+		rows->position->entry = table->entry;
 	MemoryContextReset(rows->row_context);
 	row->user_id = DatumGetInt64(table->values[REMIND_USER_ID]);
 	row->bitmap = DatumGetRemindBitmap(table->values[REMIND_BITMAP]);

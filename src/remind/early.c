@@ -4,7 +4,9 @@
  *		moment falls into these and the channel says so (quiet_reminders).
  *
  * In the minutes before a channel is quiet, the sales that its reminders may be about are
- * gone through twice: those that begin while it is quiet, or within the hour after.
+ * gone through twice: those that begin while it is quiet, or within the hour after.  No index
+ * knows whose reminders fall into quiet hours.  So a pass reads all that wait of such a sale,
+ * for a moment at a time; shops take turns, and each sale goes on where it has come to.
  * What is asked for later, or of a sale that is moved later, is not sent: the sender sees that
  * the channel is quiet.
  *
@@ -12,19 +14,22 @@
  */
 #include "postgres.h"
 
+#include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "base/channel_names.h"
 #include "base/owner_query.h"
 #include "remind/early.h"
+#include "remind/turns.h"
 
 #define EARLY_TIME (5 * USECS_PER_MINUTE)	/* before a channel is quiet */
 #define PASS_PAUSE (4 * USECS_PER_MINUTE)	/* a pass reads all reminders of a sale that wait */
-#define LOOK_TIME (100 * INT64CONST(1000))	/* microseconds */
-#define PAGE 100				/* sales that one look lists */
+#define PORTION 10000			/* rows that one look fires */
 
 /* Quiet hours that are near, of a channel by its number. */
 typedef struct Quiet
@@ -38,8 +43,13 @@ typedef struct Quiet
 typedef struct Pass
 {
 	TimestampTz begins;			/* of the quiet hours that it is for */
-	int64		after;			/* the sale that it has come to */
-	TimestampTz ended_at;		/* the last one */
+	TimestampTz began_at;
+	MemoryContext context;		/* of what follows; NULL: it is not under way */
+	RemindSale *sales;
+	RemindDue  *left;			/* those that it has not come to the end of */
+	int			nleft;
+	int64		last_shop;
+	TransactionId xid;			/* that has gone on with it last */
 } Pass;
 
 static Pass passes[CHANNELS];
@@ -54,11 +64,8 @@ static OwnerQuery near_quiet = {
 static OwnerQuery next_sales = {
 	"SELECT t.id, t.receive_start, t.shop_number FROM %1$s.coupon_template t"
 	" WHERE t.receive_start OPERATOR(pg_catalog.>) $1 AND t.receive_start OPERATOR(pg_catalog.<=) $2"
-	"  AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text"
-	"  AND t.id OPERATOR(pg_catalog.>) $3 AND EXISTS (SELECT FROM ONLY %1$s.coupon_remind r"
-	"   WHERE r.template_id OPERATOR(pg_catalog.=) t.id AND r.next_minutes OPERATOR(pg_catalog.>) 0::pg_catalog.int2)"
-	" ORDER BY t.id LIMIT $4",
-	4, {TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT8OID}
+	"  AND t.status OPERATOR(pg_catalog.=) 'published'::pg_catalog.text",
+	2, {TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 
 /* The quiet hours that begin soon; returns how many. */
@@ -79,91 +86,131 @@ ReadNear(TimestampTz now, Quiet *near)
 	return n;
 }
 
-/* The reminders of a sale whose moments fall into quiet hours. */
+/*
+ * The reminders of a sale whose moments fall into quiet hours, and the fewest minutes among
+ * them: where a row has one of them left, its next one is no nearer.
+ */
 static RemindBitmap
-QuietBits(const Quiet *quiet, TimestampTz start)
+QuietBits(const Quiet *quiet, TimestampTz start, int *fewest)
 {
 	RemindBitmap bits = 0;
 
-	for (int minutes = REMIND_STEP_MINUTES; minutes <= REMIND_MAX_MINUTES; minutes += REMIND_STEP_MINUTES)
+	for (int minutes = REMIND_MAX_MINUTES; minutes >= REMIND_STEP_MINUTES; minutes -= REMIND_STEP_MINUTES)
 	{
 		TimestampTz moment = RemindMoment(start, minutes);
 
 		if (quiet->begins <= moment && moment < quiet->ends)
+		{
 			bits |= RemindBit(quiet->channel, minutes);
+			*fewest = minutes;
+		}
 	}
 	return bits;
 }
 
-/* The next sales that reminders for quiet hours may be about, in the order of ids. */
-static int
-ReadSales(const Quiet *quiet, int64 after, RemindSale *sales)
+/* A sale from the result; false: none of its reminders falls into quiet hours. */
+static bool
+ReadSale(int row, const Quiet *quiet, RemindSale *sale)
 {
-	Datum		args[4] = {TimestampTzGetDatum(quiet->begins),
-		TimestampTzGetDatum(quiet->ends + REMIND_MAX_MINUTES * USECS_PER_MINUTE),
-	Int64GetDatum(after), Int64GetDatum(PAGE)};
-	int			n = (int) QueryRun(&next_sales, args, NULL);
+	bool		isnull;
 
-	for (int i = 0; i < n; i++)
-	{
-		bool		isnull;
-
-		sales[i].template_id = DatumGetInt64(QueryValue(i, 1, &isnull));
-		sales[i].start = DatumGetTimestampTz(QueryValue(i, 2, &isnull));
-		sales[i].shop_number = DatumGetInt64(QueryValue(i, 3, &isnull));
-		sales[i].farthest = REMIND_MAX_MINUTES;
-		sales[i].early = QuietBits(quiet, sales[i].start);
-	}
-	return n;
+	sale->template_id = DatumGetInt64(QueryValue(row, 1, &isnull));
+	sale->start = DatumGetTimestampTz(QueryValue(row, 2, &isnull));
+	sale->shop_number = DatumGetInt64(QueryValue(row, 3, &isnull));
+	sale->farthest = REMIND_MAX_MINUTES;
+	sale->early = QuietBits(quiet, sale->start, &sale->position.minutes);
+	return sale->early != 0;
 }
 
-/* Go on with a pass for quiet hours, for a moment; true: it is not at its end. */
-static bool
-GoOn(const Quiet *quiet, Pass *pass, TimestampTz now, int limit, RemindCounts *counts)
+static void
+BeginPass(Pass *pass, const Quiet *quiet, TimestampTz now)
 {
-	RemindSale	sales[PAGE];
-	int			n = ReadSales(quiet, pass->after, sales);
+	Datum		args[2] = {TimestampTzGetDatum(quiet->begins),
+	TimestampTzGetDatum(quiet->ends + REMIND_MAX_MINUTES * USECS_PER_MINUTE)};
+	int			n = (int) QueryRun(&next_sales, args, NULL);
 
-	counts->until = GetCurrentTimestamp() + LOOK_TIME;
+	*pass = (Pass) {quiet->begins, now};
+	pass->context = AllocSetContextCreate(TopMemoryContext, "coupon early reminders",
+										  ALLOCSET_DEFAULT_SIZES);
+	pass->sales = MemoryContextAllocZero(pass->context, Max(n, 1) * sizeof(RemindSale));
+	pass->left = MemoryContextAllocZero(pass->context, Max(n, 1) * sizeof(RemindDue));
 	for (int i = 0; i < n; i++)
 	{
-		int64		before = counts->rows;
-
-		if (sales[i].early != 0)
-			(void) RemindFire(&sales[i], now, limit, counts);
-		/* Where it has ended for the time or the limit, the same sale may have more. */
-		if (counts->rows > before &&
-			(counts->rows >= limit || GetCurrentTimestamp() >= counts->until))
-			return true;
-		pass->after = sales[i].template_id;
-		if (GetCurrentTimestamp() >= counts->until)
-			return true;
+		if (ReadSale(i, quiet, &pass->sales[pass->nleft]))
+		{
+			pass->left[pass->nleft].sale = &pass->sales[pass->nleft];
+			pass->nleft++;
+		}
 	}
-	return n == PAGE;
+}
+
+static void
+EndPass(Pass *pass)
+{
+	if (pass->context != NULL)
+		MemoryContextDelete(pass->context);
+	pass->context = NULL;
+}
+
+/* Go on with a pass for a moment; false: it is at its end. */
+static bool
+GoOn(Pass *pass, TimestampTz now, RemindCounts *counts)
+{
+	int			n = 0;
+
+	pass->xid = GetCurrentTransactionId();
+	RemindTakeTurns(pass->left, pass->nleft, &pass->last_shop, now, PORTION, counts);
+	for (int i = 0; i < pass->nleft; i++)
+	{
+		const RemindSale *sale = pass->left[i].sale;
+
+		if (sale->position.minutes <= sale->farthest)
+			pass->left[n++] = pass->left[i];
+	}
+	pass->nleft = n;
+	return n > 0;
+}
+
+/* Whether what the pass has marked last is not there after all. */
+static bool
+IsUndone(const Pass *pass)
+{
+	return TransactionIdIsValid(pass->xid) && !TransactionIdIsCurrentTransactionId(pass->xid) &&
+		!TransactionIdDidCommit(pass->xid);
 }
 
 /*
- * RemindEarly fires at most so many rows for channels that will be quiet soon; true: come
- * again at once.  Between QueryBegin and QueryEnd of the caller's.
+ * RemindEarly fires for a moment for channels that will be quiet soon; true: come again at
+ * once.  Between QueryBegin and QueryEnd of the caller's.
  */
 bool
-RemindEarly(TimestampTz now, int limit, RemindCounts *counts)
+RemindEarly(TimestampTz now, RemindCounts *counts)
 {
 	Quiet		near[CHANNELS];
 	int			n = ReadNear(now, near);
+	bool		more = false;
 
 	for (int i = 0; i < n; i++)
 	{
 		Pass	   *pass = &passes[near[i].channel];
+		RemindCounts fired = {0};
+		bool		known = pass->begins == near[i].begins && !IsUndone(pass);
 
-		if (pass->begins != near[i].begins)
-			*pass = (Pass) {near[i].begins};
-		if (pass->ended_at <= now && now < pass->ended_at + PASS_PAUSE)
+		if (known && pass->context == NULL &&
+			pass->began_at <= now && now < pass->began_at + PASS_PAUSE)
 			continue;
-		if (GoOn(&near[i], pass, now, limit, counts))
-			return true;
-		pass->ended_at = now;
-		pass->after = 0;
+		if (!known || pass->context == NULL)
+		{
+			EndPass(pass);
+			BeginPass(pass, &near[i], now);
+		}
+		if (GoOn(pass, now, &fired))
+			more = true;
+		else
+			EndPass(pass);
+		counts->rows += fired.rows;
+		counts->fired += fired.fired;
+		counts->missed += fired.missed;
 	}
-	return false;
+	return more;
 }

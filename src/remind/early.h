@@ -7,6 +7,6 @@
 
 #include "remind/fire.h"
 
-extern bool RemindEarly(TimestampTz now, int limit, RemindCounts *counts);
+extern bool RemindEarly(TimestampTz now, RemindCounts *counts);
 
 #endif							/* COUPON_EARLY_H */

@@ -164,31 +164,55 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 	return 0;
 }
 
+/* A look at the rows of the sale that may have something to fire. */
+static void
+BeginRows(RemindRows *rows, RemindSale *sale, int due, int limit)
+{
+	if (sale->early != 0)
+		RemindRowsGoOn(rows, sale->template_id, &sale->position, sale->farthest, limit);
+	else
+		RemindRowsBegin(rows, sale->template_id, due, sale->farthest, limit);
+}
+
 /*
  * RemindFire fires at most so many rows of a sale, of what is due now, up to the time in
  * "counts", or records them as missed; returns how many it has taken: less than are due where
  * others hold some, none where the sale has changed meanwhile.  Between QueryBegin
  * and QueryEnd of the caller's.
+ *
+ * Of a sale that fires early it goes on where it has come to; such a sale is over when its
+ * position lies behind the farthest reminders, or where it has changed.
  */
 int
-RemindFire(const RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
+RemindFire(RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
 {
-	int			due = sale->early != 0 ? REMIND_STEP_MINUTES : RemindMinutesDue(sale->start - now);
+	int			due = RemindMinutesDue(sale->start - now);
+	bool		early = sale->early != 0;
 	Firing		firing = {.sale = sale, .missed = sale->start <= now,
-		.from = sale->early != 0 ? sale->early : RemindFrom(due),
+		.from = early ? sale->early : RemindFrom(due),
 	.minutes = MinutesLeft(sale, now)};
 	int64		ndue = 0;
+	int64		nread = 0;
 	RemindRows	rows;
 	const RemindRow *row;
 	int			n;
 
-	RemindRowsBegin(&rows, sale->template_id, due, sale->farthest, limit);
+	BeginRows(&rows, sale, due, limit);
 	if (IsUnchanged(sale, now))
 	{
-		while ((ndue == 0 || GetCurrentTimestamp() < counts->until) &&
+		/*
+		 * An early look goes on where it ended.  One at what is due begins anew each time, so
+		 * it has to come past the rows that others hold.
+		 */
+		while (((early ? nread : ndue) == 0 || GetCurrentTimestamp() < counts->until) &&
 			   (row = RemindRowsNext(&rows)) != NULL)
+		{
 			ndue += FireRow(&firing, &rows, row);
+			nread++;
+		}
 	}
+	else
+		sale->position.minutes = sale->farthest + 1;
 	for (int channel = 0; channel < REMIND_CHANNELS; channel++)
 	{
 		for (int slot = 0; slot < REMIND_SLOTS; slot++)

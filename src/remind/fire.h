@@ -7,6 +7,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "remind/due.h"
 #include "remind/remind.h"
 
 /* A sale with reminders that have not fired. */
@@ -17,6 +18,7 @@ typedef struct RemindSale
 	int			farthest;		/* minutes */
 	int64		shop_number;	/* 0: the platform's */
 	RemindBitmap early;			/* these fire before their moments; 0: what is due fires */
+	RemindPosition position;			/* up to here "early" has been looked at */
 } RemindSale;
 
 /* What a tick has done. */
@@ -30,7 +32,6 @@ typedef struct RemindCounts
 } RemindCounts;
 
 extern int	RemindMinutesDue(TimestampTz left);
-extern int	RemindFire(const RemindSale *sale, TimestampTz now, int limit,
-					   RemindCounts *counts);
+extern int	RemindFire(RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts);
 
 #endif							/* COUPON_FIRE_H */

@@ -51,16 +51,14 @@
 #include "base/owner_query.h"
 #include "base/shop_role.h"
 #include "remind/early.h"
-#include "remind/fire.h"
 #include "remind/remind.h"
 #include "remind/tick.h"
+#include "remind/turns.h"
 
 PG_FUNCTION_INFO_V1(coupon_remind_tick);
 
 #define PORTION 10000			/* rows of a tick of the worker's */
-#define LEAST_PART 500			/* rows of it for one shop */
-#define TICK_TIME (200 * INT64CONST(1000))	/* microseconds; a sale costs more than its rows */
-#define LEAST_TIME (TICK_TIME / 20) /* of it for one shop */
+#define SWEEP_TIME (200 * INT64CONST(1000))	/* microseconds for one sale of the sweep */
 #define LOOK_AHEAD (REMIND_MAX_MINUTES * USECS_PER_MINUTE)
 #define LOOK_BACK (5 * USECS_PER_MINUTE)
 #define LAST_SLEEP 60000		/* ms: so late are rows that wake nobody */
@@ -197,84 +195,24 @@ CompareIds(const void *a, const void *b)
 }
 
 /*
- * Fire what is due of a sale that has something due; returns when to come
- * again.  One that was held, or has changed meanwhile, stays so until nothing
- * of it is due.
+ * Fire of the sales that are due, at most "limit" rows and for a moment.  Returns when to
+ * come again.  A sale that was held, or has changed meanwhile, stays so until nothing of it
+ * is due.
  */
 static TimestampTz
-FireSale(const RemindSale *sale, bool was_held, TimestampTz now, int limit, RemindCounts *counts)
-{
-	int			n = RemindFire(sale, now, limit, counts);
-
-	if (n == 0 || was_held)
-		Hold(sale->template_id);
-	return n > 0 ? now : TimestampTzPlusMilliseconds(now, LOCKED_SLEEP);
-}
-
-/* A sale that has something due. */
-typedef struct DueSale
-{
-	const RemindSale *sale;
-	bool		was_held;
-} DueSale;
-
-/* By shop; within one what begins first. */
-static int
-CompareShops(const void *a, const void *b)
-{
-	const RemindSale *left = ((const DueSale *) a)->sale;
-	const RemindSale *right = ((const DueSale *) b)->sale;
-
-	if (left->shop_number != right->shop_number)
-		return left->shop_number < right->shop_number ? -1 : 1;
-	if (left->start != right->start)
-		return left->start < right->start ? -1 : 1;
-	return left->template_id < right->template_id ? -1 : left->template_id > right->template_id;
-}
-
-/*
- * Fire of the sales that are due, at most "limit" rows and for a moment, with a part of both
- * for each shop: one with many reminders, or many sales, makes no other late.  The next look
- * goes on behind the last shop that got one.  Returns when to come again.
- */
-static TimestampTz
-FireDue(DueSale *due, int ndue, TimestampTz now, int limit, RemindCounts *counts)
+FireDue(RemindDue *due, int ndue, TimestampTz now, int limit, RemindCounts *counts)
 {
 	static int64 last_shop = 0;
 	TimestampTz next = DT_NOEND;
-	int			nshops = 0;
-	int			first = 0;
-	int			part = 0;		/* what is left for the shop */
-	TimestampTz over = GetCurrentTimestamp() + TICK_TIME;
 
-	qsort(due, ndue, sizeof(DueSale), CompareShops);
+	RemindTakeTurns(due, ndue, &last_shop, now, limit, counts);
 	for (int i = 0; i < ndue; i++)
-		nshops += i == 0 || due[i].sale->shop_number != due[i - 1].sale->shop_number;
-	while (first < ndue && due[first].sale->shop_number <= last_shop)
-		first++;
-	for (int k = 0; k < ndue; k++)
 	{
-		int			i = (first + k) % ndue;
-		const RemindSale *sale = due[i].sale;
-		int64		before = counts->rows;
-		TimestampTz clock = GetCurrentTimestamp();
+		bool		is_held = due[i].marked == 0;
 
-		if (k == 0 || sale->shop_number != due[(first + k - 1) % ndue].sale->shop_number)
-		{
-			part = Max(limit / nshops, LEAST_PART);
-			counts->until = clock + Max(TICK_TIME / nshops, LEAST_TIME);
-		}
-		if (counts->rows >= limit || part <= 0 || clock >= counts->until || (clock >= over && k > 0))
-		{
-			counts->cut = true;
-			if (due[i].was_held)
-				Hold(sale->template_id);
-			next = now;
-			continue;
-		}
-		next = Min(next, FireSale(sale, due[i].was_held, now, Min(part, limit - (int) counts->rows), counts));
-		part -= (int) (counts->rows - before);
-		last_shop = sale->shop_number;
+		if (is_held || due[i].was_held)
+			Hold(due[i].sale->template_id);
+		next = Min(next, is_held ? TimestampTzPlusMilliseconds(now, LOCKED_SLEEP) : now);
 	}
 	return next;
 }
@@ -290,7 +228,7 @@ FireNear(TimestampTz now, int limit, RemindCounts *counts)
 	TimestampTz begin = GetCurrentTimestamp();
 	RemindSale *sales;
 	int			n = ReadNear(&near_sales, now, &sales);
-	DueSale    *due = palloc(Max(n, 1) * sizeof(DueSale));
+	RemindDue  *due = palloc(Max(n, 1) * sizeof(RemindDue));
 	int			ndue = 0;
 
 	all_pause = Max(ALL_PAUSE, ALL_SHARE *
@@ -302,7 +240,7 @@ FireNear(TimestampTz now, int limit, RemindCounts *counts)
 		TimestampTz moment = RemindMoment(sales[i].start, sales[i].farthest);
 
 		if (moment <= now)
-			due[ndue++] = (DueSale) {&sales[i], false};
+			due[ndue++] = (RemindDue) {&sales[i]};
 		else
 			next = Min(next, moment);
 	}
@@ -355,7 +293,7 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 	int64	   *before = palloc(Max(nbefore, 1) * sizeof(int64));
 	RemindSale *sales;
 	int			n = ReadNear(&near_starts, now, &sales);
-	DueSale    *due = palloc(Max(n, 1) * sizeof(DueSale));
+	RemindDue  *due = palloc(Max(n, 1) * sizeof(RemindDue));
 	int			ndue = 0;
 
 	if (nbefore > 0)
@@ -371,7 +309,7 @@ FireSince(TimestampTz now, int limit, RemindCounts *counts)
 
 		AskForDue(sale, left, was_held);
 		if (sale->farthest > 0)
-			due[ndue++] = (DueSale) {sale, was_held};
+			due[ndue++] = (RemindDue) {sale, was_held};
 		if (SlotBelow(left) > 0)
 			next = Min(next, RemindMoment(sale->start, SlotBelow(left)));
 	}
@@ -413,7 +351,7 @@ FireBegun(int64 *after, TimestampTz now, int limit, RemindCounts *counts)
 	Datum		args[2] = {Int64GetDatum(*after), TimestampTzGetDatum(now)};
 	RemindSale *sale;
 
-	counts->until = GetCurrentTimestamp() + TICK_TIME;
+	counts->until = GetCurrentTimestamp() + SWEEP_TIME;
 	if (ReadSales((int) QueryRun(&begun_sale, args, NULL), &sale) == 0)
 		return false;
 	/* Drained, it is not found again. */
@@ -464,8 +402,11 @@ RemindTick(bool woken)
 		drained = 0;
 	else
 	{
+		bool		more;
+
 		next = Look(now, PORTION, &counts);
-		if ((counts.rows == 0 && Sweep(now, &counts)) || RemindEarly(now, PORTION, &counts))
+		more = counts.rows == 0 && Sweep(now, &counts);
+		if (RemindEarly(now, &counts) || more)
 			next = now;
 	}
 	QueryEnd(&scope);
@@ -498,7 +439,7 @@ FirePortion(int64 *after, RemindCounts *all)
 	if (!IsSubscribed())
 	{
 		(void) FireNear(now, PORTION, &counts);
-		more = counts.rows > 0 || counts.cut || RemindEarly(now, PORTION, &counts) ||
+		more = counts.rows > 0 || counts.cut || RemindEarly(now, &counts) ||
 			FireBegun(after, now, PORTION, &counts);
 	}
 	QueryEnd(&scope);
