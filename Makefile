@@ -79,6 +79,12 @@ OBJS = \
 	src/notification/lease_complete.o \
 	src/notification/outbox.o \
 	src/notification/preview.o \
+	src/order/bill.o \
+	src/order/coupon_row.o \
+	src/order/discount.o \
+	src/order/order.o \
+	src/order/order_history.o \
+	src/order/quote.o \
 	src/remind/bitmap.o \
 	src/remind/due.o \
 	src/remind/early.o \
@@ -121,7 +127,7 @@ OBJS = \
 	src/template/trigger.o
 
 # The install script's parts, in the order in which they are joined.
-PARTS = guard id outcome channel_names remind_bitmap role template stock claim event wallet secret outbox channel remind task stat maintenance cron privileges
+PARTS = guard id outcome channel_names remind_bitmap role template stock claim event wallet order secret outbox channel remind task stat maintenance cron privileges
 
 DATA_built = coupon--$(EXTVERSION).sql
 
@@ -129,16 +135,16 @@ DATA_built = coupon--$(EXTVERSION).sql
 # "make installcheck" runs the first two against a running server that preloads the
 # library.  The last one has a name that PGXS does not know: those files start servers
 # of their own, and run in "make check" alone.
-REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet channel \
+REGRESS = settings id outcome remind_bitmap template claim bad_input stock wallet order channel \
 	remind role stat task campaign maintenance maintenance_task
-ISOLATION = claim_race claim_levels claim_new_user stock_lower template_change fold_race ddl_race \
+ISOLATION = claim_race claim_levels claim_new_user stock_lower template_change fold_race ddl_race order_race \
 	task_race remind_race maintenance_race
 TAP_FILES = 001_crash 002_stress 003_gate 004_standby 005_databases 006_cache \
 	007_replication 008_worker 009_cron 010_excel 011_task 012_user_filter \
 	013_limit_cache 014_maintenance 015_transfer 017_remind 018_deliver 019_mail \
 	020_deliver_crash 021_poisoned 022_flushed 023_clock 024_random 025_names \
 	026_catalog 027_rights 028_readme 029_ddl 030_descriptors 031_wraparound 032_attached 033_turns 034_holders 035_in_time \
-	036_restore 037_answer 038_quiet
+	036_restore 037_answer 038_quiet 039_order
 REGRESS_OPTS = --load-extension=coupon
 ISOLATION_OPTS = --load-extension=coupon
 

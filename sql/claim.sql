@@ -192,7 +192,7 @@ TABLE through_sql;
 SELECT code, outcome FROM coupon_receive(221, 87024);
 \set VERBOSITY default
 ALTER TABLE user_coupon DROP CONSTRAINT user_coupon_sane, ADD CONSTRAINT user_coupon_sane CHECK (
-    user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end));
+    user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end, holder, order_id, order_amount, locked_until, used_at, discount));
 \c -
 SELECT code, outcome FROM coupon_receive(221, 87024);
 TABLE through_sql;

@@ -7,17 +7,19 @@ INSERT INTO coupon_template (id, name, total_stock, per_user_limit, discount_val
     (900, 'running', 100, 5, 10, 'published', '2020-01-01', 'infinity'), (901, 'over', 100, 5, 10, 'published', '2020-01-01', 'infinity'),
     (902, 'offline', 100, 5, 10, 'published', '2020-01-01', 'infinity'), (903, 'just over', 100, 5, 10, 'published', '2020-01-01', 'infinity');
 SELECT count(*) FROM generate_series(900, 903) t, coupon_receive_many(t, ARRAY(SELECT generate_series(1, 10)));
--- 1: not over; 2: unused; 3: lease runs; 4: lease has run out; 5: locked without a
--- lease; 6: used; 7: revoked; 8: expired already; 9: over for a day only; 10: not over, lease has run out
+-- 1: not over; 2: unused; 3: lease runs; 4: lease has run out; 5: one that never
+-- ran; 6: used; 7: revoked; 8: expired already; 9: over for a day only; 10: not over, lease has run out
 UPDATE user_coupon SET use_start = now() - interval '50 days', use_end = now() - interval '40 days'
 WHERE template_id BETWEEN 900 AND 903 AND user_id BETWEEN 2 AND 8;
 UPDATE user_coupon SET use_start = now() - interval '50 days', use_end = now() - interval '1 day'
 WHERE template_id BETWEEN 900 AND 903 AND user_id = 9;
-UPDATE user_coupon SET status = 1, order_id = 77, locked_until = CASE user_id WHEN 3 THEN now() + interval '1 hour'
-                                                        WHEN 5 THEN NULL ELSE now() - interval '35 days' END
+UPDATE user_coupon SET status = 1, order_id = '77', order_amount = 5, discount = 1, locked_until = CASE user_id WHEN 3 THEN now() + interval '1 hour'
+                                                        WHEN 5 THEN '-infinity' ELSE now() - interval '35 days' END
 WHERE template_id BETWEEN 900 AND 903 AND user_id IN (3, 4, 5, 10);
-UPDATE user_coupon SET status = CASE user_id WHEN 6 THEN 2 WHEN 7 THEN 4 ELSE 3 END
-WHERE template_id BETWEEN 900 AND 903 AND user_id IN (6, 7, 8);
+UPDATE user_coupon SET status = CASE user_id WHEN 7 THEN 4 ELSE 3 END
+WHERE template_id BETWEEN 900 AND 903 AND user_id IN (7, 8);
+UPDATE user_coupon SET status = 2, order_id = '66', order_amount = 5, discount = 1, used_at = now() - interval '45 days'
+WHERE template_id BETWEEN 900 AND 903 AND user_id = 6;
 CREATE TEMP TABLE before AS SELECT id, status FROM coupon_held WHERE template_id BETWEEN 900 AND 903;
 
 CALL coupon_expire();

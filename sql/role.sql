@@ -169,3 +169,10 @@ DROP SCHEMA hostile CASCADE;
 DROP OWNED BY regress_app, regress_shop, regress_operator, regress_monitor, regress_nobody;
 DELETE FROM coupon_role;
 DROP ROLE regress_app, regress_shop, regress_shop_clerk, regress_operator, regress_monitor, regress_nobody;
+
+-- Columns of text that a role may read, of which the planner samples values: EXPLAIN shows them.
+SELECT a.attrelid::regclass AS "table", string_agg(a.attname, ' ' ORDER BY a.attnum) AS columns
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_depend d ON d.objid = c.oid AND d.deptype = 'e'
+WHERE c.relkind = 'r' AND NOT c.relispartition AND a.attnum > 0 AND a.atttypid IN ('text'::regtype, 'bigint[]'::regtype) AND COALESCE(a.attstattarget, -1) <> 0
+  AND (SELECT bool_or(g.object ~ ('\.' || c.relname || '$')) FROM unnest('{operator,monitor}'::text[]) k, coupon_grant_objects(k) g)
+GROUP BY 1 ORDER BY 1::text;

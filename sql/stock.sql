@@ -83,7 +83,7 @@ UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 9
 SELECT refused($$UPDATE user_coupon SET template_id = 403 WHERE template_id = 402 AND user_id = 902$$);
 SELECT refused($$UPDATE user_coupon SET holder = 0 WHERE template_id = 403 AND user_id = 900$$);
 SELECT refused($$UPDATE user_coupon SET holder = NULL WHERE template_id = 402 AND user_id = 902$$);
-UPDATE user_coupon SET holder = 0, template_id = 402, order_id = 5 WHERE template_id = 402 AND user_id = 902;
+UPDATE user_coupon SET holder = 0, template_id = 402, order_id = '5' WHERE template_id = 402 AND user_id = 902;
 SELECT coupon_stock_left(403);
 
 -- quota of another holder comes out of ours

@@ -15,9 +15,9 @@ SELECT id FROM coupon_browse(shop_number => 7);
 SELECT id FROM coupon_browse(page_size => 2, before_id => 505);
 SELECT id FROM coupon_browse(page_size => 2, before_id => 502) WHERE id >= 500;
 
-UPDATE user_coupon SET status = 1, locked_until = '2090-01-01', order_id = 1 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 1;
-UPDATE user_coupon SET status = 1, locked_until = '2020-01-01', order_id = 2 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 2;
-UPDATE user_coupon SET status = 2, used_at = now() WHERE user_id = 42 AND template_id = 500 AND receive_seq = 3;
+UPDATE user_coupon SET status = 1, locked_until = '2090-01-01', order_id = 'A', order_amount = 20, discount = 10 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 1;
+UPDATE user_coupon SET status = 1, locked_until = '2020-01-01', order_id = 'B', order_amount = 20, discount = 10 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 2;
+UPDATE user_coupon SET status = 2, used_at = now(), order_id = 'C', order_amount = 20, discount = 10 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 3;
 UPDATE user_coupon SET use_start = '2020-01-01', use_end = '2021-01-01' WHERE user_id = 42 AND template_id = 500 AND receive_seq = 4;
 UPDATE user_coupon SET status = 4 WHERE user_id = 42 AND template_id = 500 AND receive_seq = 5;
 SELECT name, receive_seq, status FROM coupon_wallet(42);
@@ -42,6 +42,7 @@ INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value,
     (516, 51, 'no total', NULL, 10, 'published', '2020-01-01', 'infinity', NULL, NULL), (517, 51, 'divided', 3, 10, 'published', '2020-01-01', 'infinity', NULL, NULL);
 INSERT INTO coupon_stock (template_id, holder, quota) VALUES (517, 1, 2);
 SELECT id, claim_state FROM coupon_browse(shop_number => 51);
+INSERT INTO coupon_template (id, shop_number, name, total_stock, discount_value, status, receive_start) VALUES (519, 51, 'none', 0, 10, 'published', '2020-01-01');
 SELECT coupon_browse_count(shop_number => 51);
 SELECT outcome FROM unnest('{511,517}'::bigint[]) t, coupon_receive(t, 5101);
 SELECT id FROM coupon_browse(shop_number => 51);

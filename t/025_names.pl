@@ -96,7 +96,7 @@ sub remarks
 		# A table, first or later in a list.
 		my $lists = $clause[-1] eq 'FROM' && $text eq ',';
 		if ((($kind eq 'word' && $tables_after{$word}) || $lists) && !$utility
-			&& !($word eq 'UPDATE' && $before =~ /^(?:DO|FOR)$/i) && !($word eq 'FROM' && (uc $before eq 'DISTINCT' || uc $before eq 'EPOCH')))
+			&& !($word eq 'UPDATE' && $before =~ /^(?:DO|FOR|KEY)$/i) && !($word eq 'FROM' && (uc $before eq 'DISTINCT' || uc $before eq 'EPOCH')))
 		{
 			my ($next, $then) = ($t[ $i + 1 ] // [ '', '' ], $t[ $i + 2 ] // [ '', '' ]);
 			$say->("table $next->[1]")
@@ -148,7 +148,7 @@ for my $bad ("SELECT a = 1 FROM %1\$s.t", "SELECT now()", "SELECT 1 FROM t", "SE
 }
 for my $good ("SELECT a OPERATOR(pg_catalog.=) 1, pg_catalog.count(*), -1 FROM %1\$s.t AS x (a) WHERE x.b OPERATOR(pg_catalog.=) ANY (\$1)",
 	"WITH c AS (SELECT 1) SELECT COALESCE(1, 2)::bigint, 'x'::pg_catalog.text FROM c", "UPDATE %1\$s.t SET a = 1 WHERE true",
-	"SELECT a, b FROM unnest(\$1, \$2) AS x (a, b)", "INSERT INTO %1\$s.t (a) VALUES (\$1) ON CONFLICT (a) DO UPDATE SET a = excluded.a")
+	"SELECT c.a FROM %1\$s.t AS c LEFT JOIN %1\$s.u AS u ON true FOR NO KEY UPDATE OF c", "SELECT a, b FROM unnest(\$1, \$2) AS x (a, b)", "INSERT INTO %1\$s.t (a) VALUES (\$1) ON CONFLICT (a) DO UPDATE SET a = excluded.a")
 {
 	is(join('', remarks($good)), '', "accepted: $good");
 }

@@ -500,5 +500,27 @@ sql("DROP VIEW shop.coupon_stage_$task");
 is((as_role('app', "CREATE TABLE shop.coupon_stage_$task (user_id text, line bigint); INSERT INTO shop.coupon_stage_$task VALUES ('51', 1)"))[1], '', "a table of somebody's");
 like((as_role($owner, "CALL coupon_task_run(${task}::bigint)"))[1], qr/is not the stage that was made|cancelled/, 'is not read either');
 is(supers(), $owner, 'and there is still one superuser');
+
+# A dump holds no grant of a role that was dropped: its number would be another role's.
+sql(q{CREATE ROLE gone; CREATE ROLE kept; SELECT coupon_grant('gone'::regrole, 'operator'::text), coupon_grant('kept'::regrole, 'monitor'::text, 77::bigint); DROP OWNED BY gone; DROP ROLE gone});
+is(sql(q{SELECT count(*) FROM coupon_role WHERE role::text ~ '^[0-9]+$'}), '1', 'a grant without its role');
+my $dump_file = PostgreSQL::Test::Utils::tempdir() . '/roles.sql';
+$node->command_ok([ 'pg_dump', '--data-only', '-f', $dump_file, 'postgres' ], 'a dump');
+my ($dumped) = slurp_file($dump_file) =~ /COPY \S*coupon_role .*?\n(.*?)^\\\./ms;
+like($dumped, qr/kept\tmonitor\t77/, 'with the others');
+unlike($dumped, qr/^[0-9]+\toperator/m, 'without it');
+
+# What an operator is just making is his until a revoke sees it.
+sql(q{CREATE ROLE late LOGIN; SELECT coupon_grant('late'::regrole, 'operator'::text, 1::bigint), coupon_grant('late'::regrole, 'application'::text, 2::bigint);
+	INSERT INTO coupon_template (id, shop_number, name, discount_value) VALUES (77001::bigint, 1::bigint, 'late'::text, 1::numeric)});
+my $late = $node->background_psql('postgres', extra_params => [ '-U', 'late' ]);
+my $of_late = $late->query_safe(q{BEGIN; SELECT task_id FROM coupon_task_create('late'::text, 77001::bigint, '{}'::text[], 2::bigint, NULL::text)});
+my $revoke = IPC::Run::start([ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c', q{SELECT coupon_grant_revoke('late'::regrole, 'operator'::text, 1::bigint)} ], '<', \undef, '>', \my $revoked, '2>&1');
+$node->poll_query_until('postgres', q{SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'shop.coupon_task'::regclass)}) or die;
+$late->query_safe('COMMIT');
+$revoke->finish;
+is($revoked, "\n", 'a revoke waits for it');
+$late->quit;
+like((as_role('late', "INSERT INTO coupon_stage_$of_late (user_id) VALUES ('1')"))[1], qr/permission denied/, 'and takes the stage as well');
 $node->stop;
 done_testing();

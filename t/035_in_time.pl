@@ -172,5 +172,18 @@ for my $case ([ 'offline', "status = 'offline'", "status = 'published'", 30 ], [
 	await("sum(cardinality(user_ids)) = 3 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", "$what: they come when it is time");
 	is(sql("SELECT DISTINCT minutes FROM coupon_notification_history WHERE template_id = $id"), $minutes, "$what: and say how long it is");
 }
+
+# DDL on one partition of the coupons: folding comes back for it, and nothing else waits.
+sql(q{INSERT INTO coupon_template (id, name, discount_value, status, receive_start) VALUES (900003, 'claimed', 1, 'published', '2020-01-01')});
+is(sql('SELECT outcome FROM coupon_receive(900003, 900000)'), 'ok', 'a template that is loaded');
+my $ddl = $node->background_psql('postgres');
+$ddl->query_safe('BEGIN; LOCK TABLE user_coupon_9 IN ACCESS EXCLUSIVE MODE');
+my ($turns, $errors) = split /\|/, sql(q{SELECT turns, errors FROM coupon_stat_worker WHERE database = 'postgres'});
+is(sql(q{SELECT outcome FROM (SELECT u FROM generate_series(900001, 900999) u WHERE satisfies_hash_partition('user_coupon'::regclass, 32, 8, u::bigint) LIMIT 1) x, coupon_receive(900003, u)}), 'ok', 'a claim in another partition');
+await("turns > $turns + 3 FROM coupon_stat_worker WHERE database = 'postgres'", 'the worker goes on');
+is(sql(q{SELECT errors FROM coupon_stat_worker WHERE database = 'postgres'}), $errors, 'and no duty of it fails for a lock');
+$ddl->query_safe('COMMIT');
+$ddl->quit;
+await(q{NOT EXISTS (SELECT FROM user_coupon WHERE id > (SELECT upto FROM coupon_watermark WHERE holder = 0) AND holder = 0)}, 'then it is folded');
 $node->stop;
 done_testing();

@@ -76,13 +76,29 @@ $id = new_template('10 hours');
 sql("SELECT DISTINCT code FROM generate_series(21, 23) u, unnest('{5,10,30,55}'::int[]) m, unnest('{app,ch4}'::text[]) c, coupon_remind_create($id, u, c, m)") eq '0' or die;
 sql("SELECT outcome FROM coupon_remind_create($id, 24, 'app', 30); SELECT outcome FROM coupon_remind_create($id, 24, 'ch4', 5)");
 sql("UPDATE coupon_template SET receive_start = now() + interval '9 hours 55 min 30 s' WHERE id = $id");
+# One whose row somebody holds, and one of whom another reminder is due at the same time.
+my $held = new_template('10 hours');
+my $both = new_template('30 min');
+sql("SELECT DISTINCT code FROM generate_series(31, 32) u, coupon_remind_create($held, u, 'app', 30)") eq '0' or die;
+sql("SELECT DISTINCT code FROM unnest('{5,15}'::int[]) m, coupon_remind_create($both, 33, 'app', m)") eq '0' or die;
+sql("UPDATE coupon_template SET receive_start = now() + interval '9 hours 55 min 30 s' WHERE id = $held");
+my $holder = $node->background_psql('postgres');
+$holder->query_safe("BEGIN; SELECT FROM coupon_remind WHERE template_id = $held AND user_id = 31 FOR UPDATE");
 my $soon = q{(now() AT TIME ZONE 'Asia/Shanghai' + interval '3 min')::time};
 channel('app', 'ok/before', sql("SELECT format('quiet_from => %L, quiet_until => %L, time_zone => %L, quiet_reminders => %L', $soon, $soon + interval '9 hours 40 min', 'Asia/Shanghai', 'before')"));
 sql('SELECT coupon_worker_wake()');
 await("count(*) = 4 FROM coupon_notification_history WHERE template_id = $id AND state = 'delivered'", 'before: each user once, for all that falls into the quiet hours');
 is(sql("SELECT DISTINCT channel, minutes FROM coupon_notification_history WHERE template_id = $id"), 'app|600', 'before: with what is left');
 is(sql("SELECT DISTINCT bitmap - fired FROM coupon_remind WHERE template_id = $id AND user_id < 24"), '{ch4@55,ch4@30,app@10,ch4@10,app@5,ch4@5}', 'before: nothing else');
-is(scalar(grep { data_of($_)->{minutes} == 600 } arrived('ok/before')), 4, 'before: they have arrived');
+is(scalar(grep { data_of($_)->{minutes} == 600 && data_of($_)->{recipients}[0]{user_id} < 30 } arrived('ok/before')), 4, 'before: they have arrived');
+await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $held AND user_ids = '{32}' AND state = 'delivered'", 'before: others do not wait for a row that is held');
+$holder->query_safe('COMMIT');
+$holder->quit;
+await("count(*) = 1 FROM coupon_notification_history WHERE template_id = $held AND user_ids = '{31}' AND state = 'delivered'", 'before: which follows');
+sql("UPDATE coupon_template SET receive_start = now() + interval '13 min' WHERE id = $both");
+await("fired = bitmap FROM coupon_remind WHERE template_id = $both", 'before: with one that is due');
+await("count(*) FILTER (WHERE state = 'delivered') = 1 AND count(*) = 1 FROM (SELECT state FROM coupon_notification_history WHERE template_id = $both UNION ALL SELECT NULL FROM coupon_notification WHERE template_id = $both) n", 'before: the nearest alone');
+is(sql("SELECT outcome FROM coupon_remind_create($both, 33, 'app', 5)"), 'duplicate', 'before: what has gone is not asked for again');
 is(sql(q{SELECT outcome FROM coupon_remind_create(} . "$id, 25, 'app', 30)"), 'ok', 'before: asked for in the meantime');
 is(sql('SELECT fired, missed FROM coupon_remind_tick()'), '1|0', 'before: is found, too');
 sql("DELETE FROM coupon_remind WHERE template_id = $id");
@@ -130,6 +146,14 @@ note("$most in the busiest second");
 my @users = map { users_of($_) } arrived('ok/rate');
 my ($last) = grep { $users[$_] > 1000 } reverse 0 .. $#users;
 cmp_ok($last, '<', 40, 'reminders go first all the same');
+# What is not sent takes nothing of it: at 40 a second these would need a minute.
+sql(q{SELECT coupon_channel_enable('app', false)});
+sql('SELECT coupon_contact_mute(u) FROM generate_series(2001, 4400) u');
+reminders_due('app', 2001, 4401);
+await('count(*) = 2401 FROM coupon_notification', 'muted ones wait');
+sql(q{SELECT coupon_channel_enable('app')});
+await('count(*) = 0 FROM coupon_notification', 'all are over');
+cmp_ok(sql(q{SELECT extract(epoch FROM max(ended_at) - min(ended_at)) FROM coupon_notification_history WHERE state = 'muted' AND user_ids[1] > 2000}), '<', 2400 / 40 / 3, 'what is not sent takes no part of the rate');
 
 # A short outage is one failure, however many requests it meets.
 switch_to('blip', 'hang');

@@ -208,6 +208,16 @@ Spend(ChannelWindow *window, TimestampTz now, int n)
 	window->allowed_at = now;
 }
 
+/*
+ * WindowBeganNone says that one of those that were leased does not begin a request.
+ */
+void
+WindowBeganNone(ChannelWindow *window)
+{
+	if (window->channel->per_second > 0)
+		window->allowed++;
+}
+
 /* The places that a class may still take. */
 static int
 FreePlaces(const ChannelWindow *window, OutboxClass class)

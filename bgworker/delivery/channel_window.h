@@ -41,6 +41,7 @@ extern int	WindowCount(void);
 extern ChannelWindow *WindowAt(int number);
 extern bool WindowLoadChannels(bool mail);
 extern void WindowForgetLeased(void);
+extern void WindowBeganNone(ChannelWindow *window);
 extern void WindowLookAgain(ChannelWindow *window, bool from_head);
 extern TimestampTz WindowReadyAt(const ChannelWindow *window);
 extern bool WindowHasPortion(const ChannelWindow *window);

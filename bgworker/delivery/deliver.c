@@ -392,6 +392,7 @@ Send(ChannelWindow *window, const LeasedNotification *leased)
 	if (DecideUnsent(leased, window->channel, &known))
 	{
 		*NewAnswer() = known;
+		WindowBeganNone(window);
 		return;
 	}
 	flight = MemoryContextAlloc(flight_context, sizeof(Flight));

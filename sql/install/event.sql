@@ -20,6 +20,7 @@ COMMENT ON COLUMN @extschema@.coupon_event.amount IS 'of the order';
 COMMENT ON COLUMN @extschema@.coupon_event.reason IS 'as whoever did it has given it';
 COMMENT ON COLUMN @extschema@.coupon_event.session_role IS 'who was logged in';
 CREATE INDEX coupon_event_coupon ON @extschema@.coupon_event (user_coupon_id);
+CREATE INDEX coupon_event_order ON @extschema@.coupon_event (order_id, user_coupon_id);
 
 -- Bound operators and monitors see those of their shop.
 ALTER TABLE @extschema@.coupon_event ENABLE ROW LEVEL SECURITY;

@@ -3,7 +3,7 @@
 CREATE FUNCTION @extschema@.coupon_outcomes()
     RETURNS TABLE (code int, outcome text, verbs text, retryable boolean,
                    message_en text, message_zh text)
-    LANGUAGE C STABLE PARALLEL SAFE ROWS 17
+    LANGUAGE C STABLE PARALLEL SAFE ROWS 31
     AS 'MODULE_PATHNAME', 'coupon_outcomes';
 COMMENT ON FUNCTION @extschema@.coupon_outcomes() IS
     'lists the codes that verbs answer, with a message for users';

@@ -24,11 +24,14 @@ COMMENT ON COLUMN @extschema@.coupon_watermark.restored IS 'written by something
 -- The coupons themselves
 
 CREATE FUNCTION @extschema@.user_coupon_sane(id bigint, user_id bigint, receive_seq int, status smallint,
-                                 source text, use_start timestamptz, use_end timestamptz)
+                                 source text, use_start timestamptz, use_end timestamptz, holder int,
+                                 order_id text, order_amount numeric, locked_until timestamptz,
+                                 used_at timestamptz, discount numeric)
     RETURNS boolean
-    LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+    LANGUAGE C IMMUTABLE PARALLEL SAFE
     AS 'MODULE_PATHNAME', 'user_coupon_sane';
-COMMENT ON FUNCTION @extschema@.user_coupon_sane(bigint, bigint, int, smallint, text, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION @extschema@.user_coupon_sane(bigint, bigint, int, smallint, text, timestamptz, timestamptz, int, text,
+                                     numeric, timestamptz, timestamptz, numeric) IS
     'the CHECK of user_coupon: true, or an error that names the column and the rule';
 
 CREATE TABLE @extschema@.user_coupon (
@@ -42,20 +45,27 @@ CREATE TABLE @extschema@.user_coupon (
     holder       int,
     status       smallint NOT NULL DEFAULT 0,
     source       text NOT NULL DEFAULT 'platform',
-    order_id     bigint,
+    order_id     text,
+    order_amount numeric(16,2),
     locked_until timestamptz,
     used_at      timestamptz,
     discount     numeric(16,2),
+    hidden       boolean,
     request_id   text,
     PRIMARY KEY (user_id, id),
     CONSTRAINT user_coupon_sane CHECK (@extschema@.user_coupon_sane(
-        id, user_id, receive_seq, status, source, use_start, use_end))
+        id, user_id, receive_seq, status, source, use_start, use_end, holder,
+        order_id, order_amount, locked_until, used_at, discount))
 ) PARTITION BY HASH (user_id);
 COMMENT ON TABLE @extschema@.user_coupon IS 'one row per coupon that a user holds';
 COMMENT ON COLUMN @extschema@.user_coupon.receive_seq IS 'n-th coupon of this template for this user';
 COMMENT ON COLUMN @extschema@.user_coupon.holder IS 'whose stock it came from (coupon_stock); null: none, inserted by hand';
 COMMENT ON COLUMN @extschema@.user_coupon.status IS '0 unused, 1 locked, 2 used, 3 expired, 4 revoked, as stored: coupon_held tells it as of now';
-COMMENT ON COLUMN @extschema@.user_coupon.discount IS 'what it took off the order';
+COMMENT ON COLUMN @extschema@.user_coupon.order_id IS 'the order that has it; a lease that has run out leaves it here';
+COMMENT ON COLUMN @extschema@.user_coupon.order_amount IS 'amount of that order, before any discount';
+COMMENT ON COLUMN @extschema@.user_coupon.locked_until IS 'end of the lease; judged when it is read';
+COMMENT ON COLUMN @extschema@.user_coupon.discount IS 'what it takes off that order';
+COMMENT ON COLUMN @extschema@.user_coupon.hidden IS 'true: its user has taken it out of the list';
 
 CREATE UNIQUE INDEX user_coupon_limit ON @extschema@.user_coupon (template_id, user_id, receive_seq);
 -- Coupons of another system, before and after coupon_stock_adopt, are not in it: their ids

@@ -13,7 +13,9 @@ SELECT c.id, c.user_id, c.template_id,
            END
        END AS status,
        c.receive_seq, c.source, c.holder, c.received_at, c.use_start, c.use_end,
-       c.order_id, c.locked_until, c.used_at, c.discount, c.request_id,
+       c.order_id, c.order_amount, c.locked_until, c.used_at, c.discount, c.hidden IS TRUE AS hidden, c.request_id,
+       c.use_start <= statement_timestamp() AND c.use_end > statement_timestamp()
+           AND (c.status = 0 OR c.status = 1 AND c.locked_until <= statement_timestamp()) AS usable,
        t.shop_number, t.issuer, t.name, t.category, t.discount_kind,
        t.discount_value, t.threshold_amount, t.max_discount, t.goods_ids,
        t.refund_policy, t.usage_note, t.unmet_note, t.image_url
@@ -61,7 +63,7 @@ CREATE TYPE @extschema@.coupon_wallet_page AS (
     name text, category text, status text, discount_kind text,
     discount_value numeric, threshold_amount numeric, max_discount numeric,
     goods_ids text[], receive_seq int, source text, received_at timestamptz,
-    use_start timestamptz, use_end timestamptz, order_id bigint,
+    use_start timestamptz, use_end timestamptz, usable boolean, order_id text, order_amount numeric,
     locked_until timestamptz, used_at timestamptz, discount numeric,
     usage_note text, unmet_note text, image_url text
 );

@@ -49,7 +49,7 @@ ClaimRate(CacheEntry *entry)
 	return (double) sum / RATE_OVER_SECONDS;
 }
 
-StaticAssertDecl(OUTCOME_COUNT <= CACHE_CODES,
+StaticAssertDecl((int) OUTCOME_FIRST_OF_ORDERS <= CACHE_CODES,
 				 "refusals are counted by outcome code");
 
 /* {"out_of_stock": 12, …}: the refusals that have happened. */
@@ -60,7 +60,7 @@ RefusalsAsJson(const uint64 *refused)
 
 	initStringInfo(&json);
 	appendStringInfoChar(&json, '{');
-	for (int code = 1; code < OUTCOME_COUNT; code++)
+	for (int code = 1; code < OUTCOME_FIRST_OF_ORDERS; code++)
 	{
 		if (refused[code] > 0)
 			appendStringInfo(&json, "%s\"%s\": " UINT64_FORMAT,

@@ -48,6 +48,25 @@ ArgCheckPageSize(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
+ * ArgOrderId returns the id of an order as a C string.  Raises VC003 for null and for one
+ * that is not of 1 to 64 bytes.
+ */
+const char *
+ArgOrderId(FunctionCallInfo fcinfo, int arg)
+{
+	Size		length;
+
+	ArgRequire(fcinfo, arg, "order_id");
+	length = toast_raw_datum_size(PG_GETARG_DATUM(arg)) - VARHDRSZ;
+	if (length == 0 || length > ARG_MAX_ORDER_ID)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("order id of %zu bytes", length),
+				 errdetail("It must have 1 to %d bytes.", ARG_MAX_ORDER_ID)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(arg));
+}
+
+/*
  * ArgRequestId returns a request id as a C string, NULL where there is none.
  */
 const char *

@@ -355,7 +355,8 @@ static void
 FindObjects(Catalog *cat)
 {
 	static const Oid sane_types[] = {
-		INT8OID, INT8OID, INT4OID, INT2OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID
+		INT8OID, INT8OID, INT4OID, INT2OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID,
+		INT4OID, TEXTOID, NUMERICOID, TIMESTAMPTZOID, TIMESTAMPTZOID, NUMERICOID
 	};
 	Oid			schema = FindExtensionSchema();
 	char	   *name = get_namespace_name(schema);

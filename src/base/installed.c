@@ -11,11 +11,13 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "nodes/primnodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -28,6 +30,7 @@ PG_FUNCTION_INFO_V1(user_coupon_sane);
 
 #define MAX_GOODS 10000			/* that a template is good for */
 #define MAX_GOODS_ID 64			/* bytes of each id */
+#define MAX_ORDER_ID 64			/* bytes */
 
 /* user_coupon, in the order of the install script. */
 static const InstalledColumn coupon_columns[COUPON_COLUMNS] = {
@@ -41,10 +44,12 @@ static const InstalledColumn coupon_columns[COUPON_COLUMNS] = {
 	{"holder", INT4OID},
 	{"status", INT2OID},
 	{"source", TEXTOID},
-	{"order_id", INT8OID},
+	{"order_id", TEXTOID},
+	{"order_amount", NUMERICOID},
 	{"locked_until", TIMESTAMPTZOID},
 	{"used_at", TIMESTAMPTZOID},
 	{"discount", NUMERICOID},
+	{"hidden", BOOLOID},
 	{"request_id", TEXTOID},
 };
 
@@ -52,7 +57,7 @@ static const InstalledColumn coupon_columns[COUPON_COLUMNS] = {
 static bool
 IsLeftOut(CouponColumn column)
 {
-	return column >= COUPON_ORDER_ID && column <= COUPON_DISCOUNT;
+	return column >= COUPON_ORDER_ID && column <= COUPON_HIDDEN;
 }
 
 static bool
@@ -64,7 +69,8 @@ MayBeNull(CouponColumn column)
 /* What user_coupon_sane is called with, in order. */
 static const CouponColumn sane_arguments[] = {
 	COUPON_ID, COUPON_USER_ID, COUPON_RECEIVE_SEQ, COUPON_STATUS, COUPON_SOURCE,
-	COUPON_USE_START, COUPON_USE_END
+	COUPON_USE_START, COUPON_USE_END, COUPON_HOLDER, COUPON_ORDER_ID, COUPON_ORDER_AMOUNT,
+	COUPON_LOCKED_UNTIL, COUPON_USED_AT, COUPON_DISCOUNT
 };
 
 static Oid
@@ -241,16 +247,49 @@ IsSource(const char *source)
 	return false;
 }
 
+/* Whether a number is there and below 0; a numeric(16,2) may be NaN. */
+static bool
+IsNegative(FunctionCallInfo fcinfo, int arg)
+{
+	return !PG_ARGISNULL(arg) &&
+		(numeric_is_nan(PG_GETARG_NUMERIC(arg)) ||
+		 DatumGetBool(DirectFunctionCall2(numeric_lt, PG_GETARG_DATUM(arg),
+										  NumericGetDatum(int64_to_numeric(0)))));
+}
+
+/* Arguments as below: what a coupon of ours has whose use an order has locked or made. */
+static void
+CheckOrder(FunctionCallInfo fcinfo, int16 status)
+{
+	if (PG_ARGISNULL(8))
+		Refuse("order_id", status == 1 ? "must be given for a locked coupon" : "must be given for a used coupon");
+	if (PG_ARGISNULL(9))
+		Refuse("order_amount", "must be given where an order has the coupon");
+	if (PG_ARGISNULL(12))
+		Refuse("discount", "must be given where an order has the coupon");
+	if (status == 1 && PG_ARGISNULL(10))
+		Refuse("locked_until", "must be given for a locked coupon");
+	if (status == 2 && PG_ARGISNULL(11))
+		Refuse("used_at", "must be given for a used coupon");
+}
+
 /*
- * user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end):
- * the CHECK of user_coupon.  Returns true, or raises 23514 that names the column
- * and the rule it breaks.  insert.c satisfies it by construction.
+ * user_coupon_sane(id, user_id, receive_seq, status, source, use_start, use_end, holder,
+ * order_id, order_amount, locked_until, used_at, discount): the CHECK of user_coupon.
+ * Returns true, or raises 23514 that names the column and the rule it breaks.  insert.c
+ * satisfies it by construction.  What has come from another system may lack the order.
  */
 Datum
 user_coupon_sane(PG_FUNCTION_ARGS)
 {
-	int16		status = PG_GETARG_INT16(3);
+	int16		status;
 
+	for (int i = 0; i <= 6; i++)
+	{
+		if (PG_ARGISNULL(i))
+			PG_RETURN_NULL();	/* NOT NULL says so */
+	}
+	status = PG_GETARG_INT16(3);
 	if (PG_GETARG_INT64(0) <= 0)
 		Refuse("id", "must be positive");
 	if (PG_GETARG_INT64(1) <= 0)
@@ -263,5 +302,13 @@ user_coupon_sane(PG_FUNCTION_ARGS)
 		Refuse("source", "must be center, platform, shop, registration, code or redis");
 	if (PG_GETARG_TIMESTAMPTZ(6) <= PG_GETARG_TIMESTAMPTZ(5))
 		Refuse("use_end", "must be later than use_start");
+	if (!PG_ARGISNULL(8) && toast_raw_datum_size(PG_GETARG_DATUM(8)) - VARHDRSZ > MAX_ORDER_ID)
+		Refuse("order_id", "must have at most 64 bytes");
+	if (IsNegative(fcinfo, 9))
+		Refuse("order_amount", "must not be negative");
+	if (IsNegative(fcinfo, 12))
+		Refuse("discount", "must not be negative");
+	if ((status == 1 || status == 2) && !PG_ARGISNULL(7) && PG_GETARG_INT32(7) != HOLDER_IMPORTED)
+		CheckOrder(fcinfo, status);
 	PG_RETURN_BOOL(true);
 }

@@ -6,7 +6,7 @@
  * produce (pg_advisory_lock uses 1 and 2).  Where two keys share a tag by
  * chance, one waits for the other for a moment; nothing else depends on it.
  *
- * Order: task lock, then user lock, then loader lock, then LWLocks of the
+ * Order: order lock, task lock, then user lock, then loader lock, then LWLocks of the
  * cache.  Nobody who holds a loader lock waits for a user lock or for a row.  A shop lock
  * is held to the end of a transaction that may do anything: two of them that change
  * several templates in different orders are a deadlock, and one ends with an error.
@@ -23,6 +23,7 @@
 #define LOCK_CLASS_TASK 0xC003	/* shared by backends that work at a task or load it */
 #define LOCK_CLASS_FOLD 0xC004	/* of a holder: shared by those who write its coupons by hand */
 #define LOCK_CLASS_SHOP 0xC005	/* one backend counts the templates of a shop and adds to them */
+#define LOCK_CLASS_ORDER 0xC006 /* verbs for one user and order take turns */
 
 static inline void
 LockTagOfLoader(LOCKTAG *tag, int64 template_id)
@@ -61,6 +62,18 @@ LockTagOfShop(LOCKTAG *tag, int64 shop_number)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (shop_number >> 32),
 						 (uint32) shop_number, LOCK_CLASS_SHOP);
+}
+
+static inline void
+LockTagOfOrder(LOCKTAG *tag, int64 user_id, const char *order_id)
+{
+	uint64		h = hash_combine64(hash_bytes_extended((const unsigned char *) order_id,
+													   strlen(order_id), 0),
+								   hash_bytes_extended((unsigned char *) &user_id,
+													   sizeof(user_id), 0));
+
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32) (h >> 32), (uint32) h,
+						 LOCK_CLASS_ORDER);
 }
 
 #endif							/* COUPON_LOCKS_H */

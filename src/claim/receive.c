@@ -175,7 +175,15 @@ coupon_give(PG_FUNCTION_ARGS)
 
 	ClaimForOne(fcinfo, &request, &result);
 	if (result.code == OUTCOME_OK && !result.repeated)
-		EventAdd("give", result.coupon_id, result.user_id, request.template_id, reason);
+	{
+		Event		event = {.kind = "give", .coupon_id = result.coupon_id, .user_id = result.user_id,
+		.template_id = request.template_id, .reason = reason};
+		QueryScope	scope;
+
+		QueryBegin(&scope);
+		EventAdd(&event);
+		QueryEnd(&scope);
+	}
 	return ReturnResult(fcinfo, &result);
 }
 

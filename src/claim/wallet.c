@@ -71,9 +71,9 @@ static OwnerQuery template_get = {
  */
 #define NOT_CLOSED \
 	"LEAST(t.receive_end, t.use_end) OPERATOR(pg_catalog.>) pg_catalog.statement_timestamp()" \
-	" AND NOT EXISTS (SELECT FROM %1$s.coupon_stock s" \
-	"  WHERE s.template_id OPERATOR(pg_catalog.=) t.id AND s.holder OPERATOR(pg_catalog.=) 0" \
-	"  AND s.folded OPERATOR(pg_catalog.>=) (t.total_stock OPERATOR(pg_catalog.-)" \
+	" AND (t.total_stock IS NULL OR COALESCE((SELECT s.folded FROM %1$s.coupon_stock s" \
+	"  WHERE s.template_id OPERATOR(pg_catalog.=) t.id AND s.holder OPERATOR(pg_catalog.=) 0), 0)" \
+	"  OPERATOR(pg_catalog.<) (t.total_stock OPERATOR(pg_catalog.-)" \
 	"   COALESCE((SELECT pg_catalog.sum(o.quota) FROM %1$s.coupon_stock o" \
 	"    WHERE o.template_id OPERATOR(pg_catalog.=) t.id" \
 	"    AND o.holder OPERATOR(pg_catalog.<>) 0)::pg_catalog.int8, 0)))"
@@ -99,9 +99,9 @@ static OwnerQuery wallet = {
 	"SELECT h.id, h.template_id, h.shop_number, h.issuer, h.name, h.category,"
 	" h.status, h.discount_kind, h.discount_value, h.threshold_amount,"
 	" h.max_discount, h.goods_ids, h.receive_seq, h.source, h.received_at,"
-	" h.use_start, h.use_end, h.order_id, h.locked_until, h.used_at,"
+	" h.use_start, h.use_end, h.usable, h.order_id, h.order_amount, h.locked_until, h.used_at,"
 	" h.discount, h.usage_note, h.unmet_note, h.image_url"
-	" FROM %1$s.coupon_held h WHERE h.user_id OPERATOR(pg_catalog.=) $1"
+	" FROM %1$s.coupon_held h WHERE h.user_id OPERATOR(pg_catalog.=) $1 AND NOT h.hidden"
 	" AND ($2 IS NULL OR h.status OPERATOR(pg_catalog.=) $2) AND ($4 IS NULL"
 	"  OR h.id OPERATOR(pg_catalog.<) $4)"
 	" AND ($5 IS NULL OR h.shop_number OPERATOR(pg_catalog.=) ANY ($5))"
@@ -113,7 +113,7 @@ static OwnerQuery wallet_count = {
 	"SELECT s.status, pg_catalog.count(h.id) FROM pg_catalog.unnest('{unused,locked,used,expired,revoked}'::pg_catalog.text[])"
 	" WITH ORDINALITY AS s (status, place)"
 	" LEFT JOIN %1$s.coupon_held h ON h.user_id OPERATOR(pg_catalog.=) $1"
-	"  AND h.status OPERATOR(pg_catalog.=) s.status"
+	"  AND h.status OPERATOR(pg_catalog.=) s.status AND NOT h.hidden"
 	" AND ($2 IS NULL OR h.shop_number OPERATOR(pg_catalog.=) ANY ($2))"
 	" GROUP BY s.status, s.place ORDER BY s.place",
 	2, {INT8OID, INT8ARRAYOID}
@@ -144,6 +144,13 @@ CheckUserGiven(FunctionCallInfo fcinfo)
 				 errmsg("user_id must not be null")));
 }
 
+/* Drafts are for those who can read the table, not for applications. */
+static bool
+SeesDrafts(void)
+{
+	return pg_class_aclcheck(CatalogGet()->template_table, GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
 /*
  * coupon_stock_left(template_id) → bigint: units that can be claimed now; null
  * for an unlimited or unknown template.
@@ -155,7 +162,8 @@ coupon_stock_left(PG_FUNCTION_ARGS)
 	int64		left;
 
 	if (!TemplateFetchAnywhere(PG_GETARG_INT64(0), &view) ||
-		!RoleSeesShop(ROLE_ANY, view.attrs.has_shop, view.attrs.shop_number))
+		!RoleSeesShop(ROLE_ANY, view.attrs.has_shop, view.attrs.shop_number) ||
+		(view.attrs.status == TEMPLATE_DRAFT && !SeesDrafts()))
 		PG_RETURN_NULL();
 	left = TemplateStockLeft(&view);
 	if (left == CACHE_UNLIMITED)
@@ -175,10 +183,8 @@ coupon_template_get(PG_FUNCTION_ARGS)
 
 	PassArg(fcinfo, 0, values, nulls, 0);
 	RoleBoundShops(ROLE_ANY, &values[1], &nulls[1]);
-	/* Drafts are for those who can read the table, not for applications. */
 	RoleBoundShops(ROLE_OFFICE, &values[2], &nulls[2]);
-	values[3] = BoolGetDatum(pg_class_aclcheck(CatalogGet()->template_table, GetUserId(),
-											   ACL_SELECT) == ACLCHECK_OK);
+	values[3] = BoolGetDatum(SeesDrafts());
 	nulls[3] = ' ';
 	return QueryMaterialize(fcinfo, &template_get, values, nulls);
 }

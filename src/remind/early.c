@@ -4,9 +4,14 @@
  *		moment falls into these and the channel says so (quiet_reminders).
  *
  * In the minutes before a channel is quiet, the sales that its reminders may be about are
- * gone through twice: those that begin while it is quiet, or within the hour after.  No index
+ * gone through: those that begin while it is quiet, or within the hour after.  No index
  * knows whose reminders fall into quiet hours.  So a pass reads all that wait of such a sale,
- * for a moment at a time; shops take turns, and each sale goes on where it has come to.
+ * for a moment at a time; shops take turns, and each sale goes on where it has come to.  One
+ * more pass in the last seconds finds what was asked for meanwhile; where others held rows,
+ * there are more in between.
+ *
+ * Whoever fires reminders of a sale in these minutes, also those that are due, fires both of
+ * a row at once, so that the nearest alone is sent.
  * What is asked for later, or of a sale that is moved later, is not sent: the sender sees that
  * the channel is quiet.
  *
@@ -28,22 +33,17 @@
 #include "remind/turns.h"
 
 #define EARLY_TIME (5 * USECS_PER_MINUTE)	/* before a channel is quiet */
-#define PASS_PAUSE (4 * USECS_PER_MINUTE)	/* a pass reads all reminders of a sale that wait */
+#define LAST_TIME (30 * USECS_PER_SEC)	/* the same, for the last pass */
+#define HELD_PAUSE (10 * USECS_PER_SEC) /* until the next pass, where rows were held */
 #define PORTION 10000			/* rows that one look fires */
-
-/* Quiet hours that are near, of a channel by its number. */
-typedef struct Quiet
-{
-	int			channel;
-	TimestampTz begins;
-	TimestampTz ends;
-} Quiet;
 
 /* A pass through the sales, by channel. */
 typedef struct Pass
 {
 	TimestampTz begins;			/* of the quiet hours that it is for */
 	TimestampTz began_at;
+	TimestampTz next_at;		/* the next one, when this is not under way */
+	bool		held;			/* rows were passed over */
 	MemoryContext context;		/* of what follows; NULL: it is not under way */
 	RemindSale *sales;
 	RemindDue  *left;			/* those that it has not come to the end of */
@@ -68,49 +68,83 @@ static OwnerQuery next_sales = {
 	2, {TIMESTAMPTZOID, TIMESTAMPTZOID}
 };
 
-/* The quiet hours that begin soon; returns how many. */
-static int
-ReadNear(TimestampTz now, Quiet *near)
+static OwnerQuery gone_early = {
+	"SELECT 1 FROM %1$s.coupon_quiet_hours q"
+	" WHERE q.quiet_reminders OPERATOR(pg_catalog.=) 'before'::pg_catalog.text"
+	" AND q.channel OPERATOR(pg_catalog.=) $1 AND q.begins OPERATOR(pg_catalog.<=) $2"
+	" AND q.ends OPERATOR(pg_catalog.>) $2 AND q.begins OPERATOR(pg_catalog.<=) $3",
+	3, {TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID}
+};
+
+/*
+ * RemindQuietSoon reads the quiet hours that begin soon.  Between QueryBegin and QueryEnd of
+ * the caller's, as the rest.
+ */
+void
+RemindQuietSoon(TimestampTz now, QuietSoon *soon)
 {
 	Datum		args[2] = {TimestampTzGetDatum(now), TimestampTzGetDatum(now + EARLY_TIME)};
-	int			n = Min((int) QueryRun(&near_quiet, args, NULL), CHANNELS);
 
-	for (int i = 0; i < n; i++)
+	soon->n = Min((int) QueryRun(&near_quiet, args, NULL), CHANNELS);
+	for (int i = 0; i < soon->n; i++)
 	{
+		struct QuietHours *quiet = &soon->of[i];
 		bool		isnull;
 
-		near[i].channel = ChannelRequire(TextDatumGetCString(QueryRequired(i, 1, TEXTOID)));
-		near[i].begins = DatumGetTimestampTz(QueryValue(i, 2, &isnull));
-		near[i].ends = DatumGetTimestampTz(QueryValue(i, 3, &isnull));
+		quiet->channel = ChannelRequire(TextDatumGetCString(QueryRequired(i, 1, TEXTOID)));
+		quiet->begins = DatumGetTimestampTz(QueryValue(i, 2, &isnull));
+		quiet->ends = DatumGetTimestampTz(QueryValue(i, 3, &isnull));
 	}
-	return n;
 }
 
 /*
- * The reminders of a sale whose moments fall into quiet hours, and the fewest minutes among
- * them: where a row has one of them left, its next one is no nearer.
+ * RemindHasGoneEarly tells whether a reminder with its moment in quiet hours was fired before
+ * them, if it has fired.
  */
-static RemindBitmap
-QuietBits(const Quiet *quiet, TimestampTz start, int *fewest)
+bool
+RemindHasGoneEarly(int channel, TimestampTz moment, TimestampTz now)
+{
+	Datum		args[3] = {CStringGetTextDatum(ChannelName(channel)), TimestampTzGetDatum(moment),
+	TimestampTzGetDatum(now + EARLY_TIME)};
+
+	return QueryRun(&gone_early, args, NULL) > 0;
+}
+
+/*
+ * RemindQuietBits returns the reminders of a sale whose moments fall into quiet hours.
+ */
+RemindBitmap
+RemindQuietBits(const QuietSoon *soon, TimestampTz start)
 {
 	RemindBitmap bits = 0;
 
-	for (int minutes = REMIND_MAX_MINUTES; minutes >= REMIND_STEP_MINUTES; minutes -= REMIND_STEP_MINUTES)
+	for (int i = 0; i < soon->n; i++)
 	{
-		TimestampTz moment = RemindMoment(start, minutes);
-
-		if (quiet->begins <= moment && moment < quiet->ends)
+		for (int minutes = REMIND_STEP_MINUTES; minutes <= REMIND_MAX_MINUTES; minutes += REMIND_STEP_MINUTES)
 		{
-			bits |= RemindBit(quiet->channel, minutes);
-			*fewest = minutes;
+			TimestampTz moment = RemindMoment(start, minutes);
+
+			if (soon->of[i].begins <= moment && moment < soon->of[i].ends)
+				bits |= RemindBit(soon->of[i].channel, minutes);
 		}
 	}
 	return bits;
 }
 
+/* The fewest minutes among reminders: a row that has one of them left has its next one there or farther. */
+static int
+FewestMinutes(RemindBitmap bits)
+{
+	int			minutes = REMIND_STEP_MINUTES;
+
+	while (minutes < REMIND_MAX_MINUTES && (bits & ~RemindFrom(minutes + 1)) == 0)
+		minutes += REMIND_STEP_MINUTES;
+	return minutes;
+}
+
 /* A sale from the result; false: none of its reminders falls into quiet hours. */
 static bool
-ReadSale(int row, const Quiet *quiet, RemindSale *sale)
+ReadSale(int row, const QuietSoon *soon, RemindSale *sale)
 {
 	bool		isnull;
 
@@ -118,25 +152,27 @@ ReadSale(int row, const Quiet *quiet, RemindSale *sale)
 	sale->start = DatumGetTimestampTz(QueryValue(row, 2, &isnull));
 	sale->shop_number = DatumGetInt64(QueryValue(row, 3, &isnull));
 	sale->farthest = REMIND_MAX_MINUTES;
-	sale->early = QuietBits(quiet, sale->start, &sale->position.minutes);
+	sale->early = RemindQuietBits(soon, sale->start);
+	sale->goes_on = true;
+	sale->position.minutes = FewestMinutes(sale->early);
 	return sale->early != 0;
 }
 
 static void
-BeginPass(Pass *pass, const Quiet *quiet, TimestampTz now)
+BeginPass(Pass *pass, const QuietSoon *soon, const struct QuietHours *quiet, TimestampTz now)
 {
 	Datum		args[2] = {TimestampTzGetDatum(quiet->begins),
 	TimestampTzGetDatum(quiet->ends + REMIND_MAX_MINUTES * USECS_PER_MINUTE)};
 	int			n = (int) QueryRun(&next_sales, args, NULL);
 
-	*pass = (Pass) {quiet->begins, now};
+	*pass = (Pass) {.begins = quiet->begins, .began_at = now};
 	pass->context = AllocSetContextCreate(TopMemoryContext, "coupon early reminders",
 										  ALLOCSET_DEFAULT_SIZES);
 	pass->sales = MemoryContextAllocZero(pass->context, Max(n, 1) * sizeof(RemindSale));
 	pass->left = MemoryContextAllocZero(pass->context, Max(n, 1) * sizeof(RemindDue));
 	for (int i = 0; i < n; i++)
 	{
-		if (ReadSale(i, quiet, &pass->sales[pass->nleft]))
+		if (ReadSale(i, soon, &pass->sales[pass->nleft]))
 		{
 			pass->left[pass->nleft].sale = &pass->sales[pass->nleft];
 			pass->nleft++;
@@ -145,11 +181,23 @@ BeginPass(Pass *pass, const Quiet *quiet, TimestampTz now)
 }
 
 static void
-EndPass(Pass *pass)
+Drop(Pass *pass)
 {
 	if (pass->context != NULL)
 		MemoryContextDelete(pass->context);
 	pass->context = NULL;
+}
+
+/* It is at its end; when there is to be another. */
+static void
+EndPass(Pass *pass, TimestampTz now)
+{
+	Drop(pass);
+	pass->next_at = DT_NOEND;
+	if (pass->began_at < pass->begins - LAST_TIME)
+		pass->next_at = Max(now, pass->begins - LAST_TIME);
+	if (pass->held)
+		pass->next_at = Min(pass->next_at, now + HELD_PAUSE);
 }
 
 /* Go on with a pass for a moment; false: it is at its end. */
@@ -164,6 +212,7 @@ GoOn(Pass *pass, TimestampTz now, RemindCounts *counts)
 	{
 		const RemindSale *sale = pass->left[i].sale;
 
+		pass->held |= sale->held;
 		if (sale->position.minutes <= sale->farthest)
 			pass->left[n++] = pass->left[i];
 	}
@@ -180,37 +229,37 @@ IsUndone(const Pass *pass)
 }
 
 /*
- * RemindEarly fires for a moment for channels that will be quiet soon; true: come again at
- * once.  Between QueryBegin and QueryEnd of the caller's.
+ * RemindEarly fires for a moment for channels that will be quiet soon; returns when to come
+ * again.
  */
-bool
-RemindEarly(TimestampTz now, RemindCounts *counts)
+TimestampTz
+RemindEarly(TimestampTz now, const QuietSoon *soon, RemindCounts *counts)
 {
-	Quiet		near[CHANNELS];
-	int			n = ReadNear(now, near);
-	bool		more = false;
+	TimestampTz next = DT_NOEND;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < soon->n; i++)
 	{
-		Pass	   *pass = &passes[near[i].channel];
+		const struct QuietHours *quiet = &soon->of[i];
+		Pass	   *pass = &passes[quiet->channel];
 		RemindCounts fired = {0};
-		bool		known = pass->begins == near[i].begins && !IsUndone(pass);
+		bool		known = pass->begins == quiet->begins && !IsUndone(pass);
 
-		if (known && pass->context == NULL &&
-			pass->began_at <= now && now < pass->began_at + PASS_PAUSE)
+		if (known && pass->context == NULL && now < pass->next_at && pass->began_at <= now)
+		{
+			next = Min(next, pass->next_at);
 			continue;
+		}
 		if (!known || pass->context == NULL)
 		{
-			EndPass(pass);
-			BeginPass(pass, &near[i], now);
+			Drop(pass);
+			BeginPass(pass, soon, quiet, now);
 		}
-		if (GoOn(pass, now, &fired))
-			more = true;
-		else
-			EndPass(pass);
+		if (!GoOn(pass, now, &fired))
+			EndPass(pass, now);
+		next = Min(next, pass->context != NULL ? now : pass->next_at);
 		counts->rows += fired.rows;
 		counts->fired += fired.fired;
 		counts->missed += fired.missed;
 	}
-	return more;
+	return next;
 }

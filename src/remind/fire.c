@@ -89,7 +89,7 @@ AddedOf(Firing *firing, int channel, int minutes)
 		OutboxEvent event = {.kind = REMIND_KIND, .channel = ChannelName(channel),
 			.template_id = firing->sale->template_id,
 			.minutes = firing->missed ? minutes : firing->minutes,
-		.due_at = firing->sale->early != 0 ? GetCurrentTimestamp() : RemindMoment(firing->sale->start, minutes)};
+		.due_at = Min(RemindMoment(firing->sale->start, minutes), GetCurrentTimestamp())};
 
 		*added = OutboxBegin(&event, firing->missed);
 	}
@@ -139,9 +139,9 @@ ToSend(const Firing *firing, RemindBitmap due)
 	return nearest;
 }
 
-/* Returns how many have fired of a row, 0: others hold it. */
+/* Returns how many have fired of a row. */
 static int
-FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
+FireRow(Firing *firing, RemindRows *rows, const RemindRow *row, bool *held)
 {
 	RemindBitmap due = row->bitmap & ~row->fired & firing->from;
 	RemindBitmap all = row->fired | due;
@@ -152,7 +152,7 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 				minutes;
 
 	if (due == 0)
-		return 0;				/* of those that fire early others may be asked for */
+		return 0;				/* what is left of it is for later */
 	PlaceOldIds(row, all, ids);
 	for (left = send; RemindTakeFirst(&left, &channel, &minutes);)
 		ids[RemindPlace(all, channel, minutes)] =
@@ -161,6 +161,7 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 		return pg_popcount64(due);
 	for (left = send; RemindTakeFirst(&left, &channel, &minutes);)
 		OutboxTakeBack(AddedOf(firing, channel, minutes));
+	*held = true;
 	return 0;
 }
 
@@ -168,28 +169,27 @@ FireRow(Firing *firing, RemindRows *rows, const RemindRow *row)
 static void
 BeginRows(RemindRows *rows, RemindSale *sale, int due, int limit)
 {
-	if (sale->early != 0)
+	if (sale->goes_on)
 		RemindRowsGoOn(rows, sale->template_id, &sale->position, sale->farthest, limit);
 	else
 		RemindRowsBegin(rows, sale->template_id, due, sale->farthest, limit);
 }
 
 /*
- * RemindFire fires at most so many rows of a sale, of what is due now, up to the time in
+ * RemindFire fires at most so many rows of a sale, of what is due now or fires early, up to the time in
  * "counts", or records them as missed; returns how many it has taken: less than are due where
  * others hold some, none where the sale has changed meanwhile.  Between QueryBegin
  * and QueryEnd of the caller's.
  *
- * Of a sale that fires early it goes on where it has come to; such a sale is over when its
- * position lies behind the farthest reminders, or where it has changed.
+ * Where it goes on at the sale's position, it is over with the sale when that lies behind the
+ * farthest reminders, or where the sale has changed.
  */
 int
 RemindFire(RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
 {
 	int			due = RemindMinutesDue(sale->start - now);
-	bool		early = sale->early != 0;
 	Firing		firing = {.sale = sale, .missed = sale->start <= now,
-		.from = early ? sale->early : RemindFrom(due),
+		.from = RemindFrom(due) | sale->early,
 	.minutes = MinutesLeft(sale, now)};
 	int64		ndue = 0;
 	int64		nread = 0;
@@ -201,13 +201,12 @@ RemindFire(RemindSale *sale, TimestampTz now, int limit, RemindCounts *counts)
 	if (IsUnchanged(sale, now))
 	{
 		/*
-		 * An early look goes on where it ended.  One at what is due begins anew each time, so
-		 * it has to come past the rows that others hold.
+		 * A look that begins anew each time has to come past the rows that others hold.
 		 */
-		while (((early ? nread : ndue) == 0 || GetCurrentTimestamp() < counts->until) &&
+		while (((sale->goes_on ? nread : ndue) == 0 || GetCurrentTimestamp() < counts->until) &&
 			   (row = RemindRowsNext(&rows)) != NULL)
 		{
-			ndue += FireRow(&firing, &rows, row);
+			ndue += FireRow(&firing, &rows, row, &sale->held);
 			nread++;
 		}
 	}

@@ -17,8 +17,10 @@ typedef struct RemindSale
 	TimestampTz start;
 	int			farthest;		/* minutes */
 	int64		shop_number;	/* 0: the platform's */
-	RemindBitmap early;			/* these fire before their moments; 0: what is due fires */
-	RemindPosition position;			/* up to here "early" has been looked at */
+	RemindBitmap early;			/* these fire as well, before their moments */
+	bool		goes_on;		/* a look begins where the last one ended: */
+	RemindPosition position;
+	bool		held;			/* set where rows were passed over that others hold */
 } RemindSale;
 
 /* What a tick has done. */

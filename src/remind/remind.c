@@ -39,6 +39,7 @@
 #include "base/owner_query.h"
 #include "base/shop_role.h"
 #include "notification/outbox.h"
+#include "remind/early.h"
 #include "remind/remind.h"
 #include "template/template.h"
 
@@ -450,7 +451,9 @@ CreateAgain(Request *request, Answer *answer)
 		return;
 	request->moment = RemindMoment(request->view.attrs.receive_start, request->minutes);
 	answer->moment = request->moment;
-	if (GetCurrentTimestamp() >= request->moment)
+	/* One that was sent before quiet hours has told this user of this start. */
+	if (GetCurrentTimestamp() >= request->moment ||
+		RemindHasGoneEarly(request->channel, request->moment, GetCurrentTimestamp()))
 		return;
 	(void) TakeOutFired(request, &row);
 	StoreRow(request, &row);

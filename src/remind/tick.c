@@ -73,6 +73,8 @@ static TimestampTz all_looked_at = 0;
 static int	all_pause;			/* ms until that is to be done again */
 static bool all_wanted = false;
 
+static QuietSoon soon;			/* as this look finds it */
+
 /* Sales of which others held what was due: they are asked for all of it. */
 static int64 *held = NULL;
 static int	nheld = 0;
@@ -146,6 +148,7 @@ ReadSales(int rows, RemindSale **sales)
 		shop = QueryValue(i, 4, &isnull);
 		sale->shop_number = isnull ? 0 : DatumGetInt64(shop);
 		sale->early = 0;
+		sale->goes_on = sale->held = false;
 		sale->farthest = DatumGetInt16(QueryValue(i, 3, &isnull));
 		if (!isnull)
 			n++;
@@ -205,6 +208,8 @@ FireDue(RemindDue *due, int ndue, TimestampTz now, int limit, RemindCounts *coun
 	static int64 last_shop = 0;
 	TimestampTz next = DT_NOEND;
 
+	for (int i = 0; i < ndue; i++)
+		due[i].sale->early = RemindQuietBits(&soon, due[i].sale->start);
 	RemindTakeTurns(due, ndue, &last_shop, now, limit, counts);
 	for (int i = 0; i < ndue; i++)
 	{
@@ -402,12 +407,11 @@ RemindTick(bool woken)
 		drained = 0;
 	else
 	{
-		bool		more;
-
+		RemindQuietSoon(now, &soon);
 		next = Look(now, PORTION, &counts);
-		more = counts.rows == 0 && Sweep(now, &counts);
-		if (RemindEarly(now, &counts) || more)
+		if (counts.rows == 0 && Sweep(now, &counts))
 			next = now;
+		next = Min(next, RemindEarly(now, &soon, &counts));
 	}
 	QueryEnd(&scope);
 	/* A look may have taken long. */
@@ -438,8 +442,9 @@ FirePortion(int64 *after, RemindCounts *all)
 	QueryPlanByIndex();
 	if (!IsSubscribed())
 	{
+		RemindQuietSoon(now, &soon);
 		(void) FireNear(now, PORTION, &counts);
-		more = counts.rows > 0 || counts.cut || RemindEarly(now, &counts) ||
+		more = counts.rows > 0 || counts.cut || RemindEarly(now, &soon, &counts) <= now ||
 			FireBegun(after, now, PORTION, &counts);
 	}
 	QueryEnd(&scope);

@@ -14,27 +14,31 @@
 #include "store/event.h"
 
 static OwnerQuery add_event = {
-	"INSERT INTO %1$s.coupon_event (kind, user_coupon_id, user_id, template_id, reason)"
-	" VALUES ($1, $2, $3, $4, $5)",
-	5, {TEXTOID, INT8OID, INT8OID, INT8OID, TEXTOID}
+	"INSERT INTO %1$s.coupon_event (kind, user_coupon_id, user_id, template_id, order_id, amount,"
+	" discount, reason) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+	8, {TEXTOID, INT8OID, INT8OID, INT8OID, TEXTOID, NUMERICOID, NUMERICOID, TEXTOID}
 };
 
+static Datum
+TextOrNull(const char *text)
+{
+	return text == NULL ? (Datum) 0 : CStringGetTextDatum(text);
+}
+
 /*
- * EventAdd appends a row; reason may be NULL.
+ * EventAdd appends a row.  Between QueryBegin and QueryEnd of the caller's.
  */
 void
-EventAdd(const char *kind, int64 coupon_id, int64 user_id, int64 template_id,
-		 const char *reason)
+EventAdd(const Event *event)
 {
-	Datum		args[5];
-	QueryScope	scope;
+	Datum		args[8] = {
+		CStringGetTextDatum(event->kind), Int64GetDatum(event->coupon_id),
+		Int64GetDatum(event->user_id), Int64GetDatum(event->template_id),
+		TextOrNull(event->order_id), event->amount, event->discount, TextOrNull(event->reason)
+	};
+	char		nulls[9] = "        ";
 
-	args[0] = CStringGetTextDatum(kind);
-	args[1] = Int64GetDatum(coupon_id);
-	args[2] = Int64GetDatum(user_id);
-	args[3] = Int64GetDatum(template_id);
-	args[4] = reason == NULL ? (Datum) 0 : CStringGetTextDatum(reason);
-	QueryBegin(&scope);
-	QueryRun(&add_event, args, reason == NULL ? "    n" : NULL);
-	QueryEnd(&scope);
+	nulls[4] = nulls[5] = nulls[6] = event->order_id == NULL ? 'n' : ' ';
+	nulls[7] = event->reason == NULL ? 'n' : ' ';
+	QueryRun(&add_event, args, nulls);
 }

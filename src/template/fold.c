@@ -27,8 +27,10 @@
 #include "base/locks.h"
 #include "base/owner_query.h"
 #include "base/shop_role.h"
+#include "base/subxact.h"
 #include "template/fold.h"
 
+#define WORKER_LOCK_TIMEOUT "100ms"
 #define FOLD_RETRY 1000			/* ms, while the horizon is held back */
 
 PG_FUNCTION_INFO_V1(coupon_fold);
@@ -260,6 +262,44 @@ HasFresh(int64 horizon)
 	return found;
 }
 
+typedef struct FoldAttempt
+{
+	bool		woken;
+	long		answer;
+} FoldAttempt;
+
+/* The work of FoldNew, in a subtransaction. */
+static bool
+AttemptFold(void *arg)
+{
+	static int64 target = 0;	/* newest id when woken */
+	static int64 done = 0;		/* horizon of the last look */
+	FoldAttempt *attempt = arg;
+	int64		horizon;
+	int64		templates;
+	int64		coupons;
+
+	/* All else that a worker does waits with it, be it for DDL on one partition. */
+	(void) set_config_option("lock_timeout", WORKER_LOCK_TIMEOUT, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	if (attempt->woken)
+		target = IdNewest();
+	horizon = IdHorizon();
+	attempt->answer = FOLD_RETRY;
+	if (attempt->woken || horizon > done)
+	{
+		/* Lost with a crash, the counts are lost with the watermark. */
+		(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+		if (HasFresh(horizon) && FoldPlanned(false, &templates, &coupons) == 0)
+			return true;
+		done = horizon;
+	}
+	if (done >= target)
+		attempt->answer = -1;
+	return true;
+}
+
 /*
  * FoldNew is the worker's job: folds if there is something to fold, else only
  * reads, so that an idle server writes nothing.  Returns after how many
@@ -276,25 +316,15 @@ HasFresh(int64 horizon)
 long
 FoldNew(bool woken)
 {
-	static int64 target = 0;	/* newest id when woken */
-	static int64 done = 0;		/* horizon of the last look */
-	int64		horizon;
-	int64		templates;
-	int64		coupons;
+	FoldAttempt attempt = {woken};
+	ErrorData  *error;
 
-	if (woken)
-		target = IdNewest();
-	horizon = IdHorizon();
-	if (woken || horizon > done)
-	{
-		/* Lost with a crash, the counts are lost with the watermark. */
-		(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-		if (HasFresh(horizon) && FoldPlanned(false, &templates, &coupons) == 0)
-			return FOLD_RETRY;
-		done = horizon;
-	}
-	return done < target ? FOLD_RETRY : -1;
+	if (SubxactRun(AttemptFold, &attempt, &error))
+		return attempt.answer;
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	FreeErrorData(error);
+	return FOLD_RETRY;
 }
 
 /*
