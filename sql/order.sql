@@ -24,8 +24,8 @@ SELECT template_id, discount FROM coupon_quote(19571, 99999999999999.99, page_si
 SELECT count(*) FROM coupon_quote(19579, 5);
 
 -- Lock, again, with another amount, by another order, a second one
-SELECT code, outcome, discount, payable, locked_until - now() <= '15 min', repeated FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-1', 99.99);
-SELECT code, outcome, discount, payable, locked_until - now() > '59 min', repeated FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-1', 99.99, ttl => '1 hour');
+SELECT code, outcome, discount, payable, locked_until - now() BETWEEN '14 min' AND '16 min' AS min_15, repeated FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-1', 99.99);
+SELECT code, outcome, discount, payable, locked_until - now() > '59 min' AS min_60, repeated FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-1', 99.99, ttl => '1 hour');
 SELECT * FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-1', 100);
 SELECT * FROM coupon_lock(coupon_of(1950, 19571), 19571, 'X-2', 100);
 SELECT * FROM coupon_lock(coupon_of(1950, 19571, 2), 19571, 'X-1', 99.99);
@@ -176,6 +176,61 @@ SELECT coupon_quote(19571, 5, NULL, '[{"amount": 5, "goods_id": ""}]');
 SELECT coupon_quote(19571, 5, NULL, ('[{"amount": 5, "goods_id": "' || repeat('x', 65) || '"}]')::jsonb);
 SELECT coupon_quote(19571, 1001, NULL, jsonb_agg('{"amount": 1}'::jsonb)) FROM generate_series(1, 1001);
 SELECT count(*) FROM coupon_verify() WHERE NOT ok;
+
+-- What a trigger of the shop does in the middle is refused, and so is what it does not store.
+\set VERBOSITY sqlstate
+CREATE FUNCTION order_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    CASE TG_ARGV[0]
+        WHEN 'nothing' THEN RETURN NULL;
+        WHEN 'verb' THEN PERFORM coupon_use(NEW.user_id, NEW.order_id);
+        WHEN 'more' THEN NEW.discount := 30;
+    END CASE;
+    RETURN NEW;
+END $$;
+SELECT a.code, b.code FROM coupon_receive(1950, 19575) a, coupon_receive(1951, 19575) b;
+SELECT coupon_of(1950, 19575) AS one, coupon_of(1951, 19575) AS two \gset
+SELECT code FROM coupon_lock(:one, 19575, 'T-1', 100);
+CREATE TRIGGER t BEFORE INSERT ON coupon_event FOR EACH ROW EXECUTE FUNCTION order_trigger('nothing');
+SELECT coupon_release(19575, 'T-1');
+DROP TRIGGER t ON coupon_event;
+CREATE TRIGGER t BEFORE INSERT ON coupon_event FOR EACH ROW EXECUTE FUNCTION order_trigger('verb');
+SELECT coupon_release(19575, 'T-1');
+DROP TRIGGER t ON coupon_event;
+CREATE TRIGGER t BEFORE UPDATE ON user_coupon FOR EACH ROW EXECUTE FUNCTION order_trigger('more');
+SELECT coupon_lock(:two, 19575, 'T-2', 100);
+DROP TRIGGER t ON user_coupon;
+\set VERBOSITY terse
+SELECT kind FROM coupon_event WHERE user_id = 19575;
+SELECT code, outcome FROM coupon_release(19575, 'T-1');
+
+-- An order is found by its coupons, also where its history is gone, or was never there.
+SELECT code FROM coupon_lock(:one, 19575, 'T-3', 100);
+DELETE FROM coupon_event WHERE order_id = 'T-3';
+SELECT code, outcome FROM coupon_lock(:two, 19575, 'T-3', 100);
+SELECT code, outcome, payable FROM coupon_use(19575, 'T-3');
+SELECT code, outcome FROM coupon_wallet_hide(:one, 19575);
+SELECT code, outcome FROM coupon_refund(19575, 'T-3');
+SELECT count(*) FROM coupon_wallet(19575) WHERE user_coupon_id = :one;
+-- What comes from another system may lack the money, and when it was used.
+INSERT INTO user_coupon (id, user_id, template_id, receive_seq, use_start, use_end, status, order_id, locked_until, used_at)
+VALUES (101, 19575, 1950, 7, '2020-01-01', '2090-01-01', 1, 'T-4', '2080-01-01', NULL), (102, 19575, 1950, 8, '2020-01-01', '2090-01-01', 2, 'T-5', NULL, NULL);
+SELECT code, outcome, payable FROM coupon_use(19575, 'T-4');
+SELECT code, outcome FROM coupon_refund(19575, 'T-5');
+SELECT status, use_end FROM coupon_held WHERE id = 102;
+-- Nothing for nothing; long ends
+INSERT INTO coupon_template (id, name, discount_kind, discount_value, status, receive_start, refund_policy, use_end) VALUES (1955, '0.01 %', 'percent', 0.01, 'published', '2020-01-01', 'return', '294276-12-30');
+SELECT code FROM coupon_receive(1955, 19575);
+SELECT code, outcome FROM coupon_lock(coupon_of(1955, 19575), 19575, 'T-6', 49.99);
+SELECT code, discount FROM coupon_use(19575, 'T-6', coupon_of(1955, 19575), 50);
+UPDATE user_coupon SET used_at = now() - interval '60 days' WHERE id = coupon_of(1955, 19575);
+SELECT code, outcome FROM coupon_refund(19575, 'T-6');
+SELECT coupon_lock(:two, 19575, 'T-7', 100, ttl => '1200 years -431993 days');
+SELECT coupon_lock(:two, 19575, 'T-7', 100, ttl => '2000000 years -719999999 days');
+SELECT coupon_refund(19575, 'T-5', 0);
+SELECT coupon_use(19575, 'T-5', NULL, NULL, 7);
+SELECT coupon_revoke(:two, 19575, repeat('x', 1001));
+DROP FUNCTION order_trigger();
 
 -- A role that is bound to a shop has the coupons of that shop alone.
 \set VERBOSITY terse

@@ -106,7 +106,7 @@ for my $round (0 .. $#levels)
 	is_deeply([ grep { !$used{$_} } @acked ], [], 'each of them is there');
 }
 sql('ALTER DATABASE postgres RESET default_transaction_isolation');
-is(sql(q{SELECT string_agg(kind, ' ' ORDER BY kind) FROM (SELECT kind FROM coupon_event GROUP BY 1 HAVING count(*) > 5) k}), 'lock refund release use', 'all kinds');
+is(sql(q{SELECT string_agg(kind, ' ' ORDER BY kind) FROM (SELECT kind FROM coupon_event GROUP BY 1 HAVING count(*) > 0) k}), 'lock refund release use', 'all kinds');
 
 # In one transaction with the shop's own order: all of it or nothing.
 sql(q{CREATE TABLE shop_order (id text PRIMARY KEY, payable numeric)});

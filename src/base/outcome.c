@@ -25,9 +25,9 @@ typedef struct Outcome
 } Outcome;
 
 static const Outcome outcomes[] = {
-	[OUTCOME_OK] = {"ok", "receive,redeem,task,remind", false,
+	[OUTCOME_OK] = {"ok", "receive,redeem,task,remind,order,wallet", false,
 	"You have received the coupon.", "领取成功"},
-	[OUTCOME_NOT_FOUND] = {"not_found", "receive,task,remind", false,
+	[OUTCOME_NOT_FOUND] = {"not_found", "receive,task,remind,order", false,
 	"This coupon does not exist.", "优惠券不存在"},
 	[OUTCOME_OUT_OF_STOCK] = {"out_of_stock", "receive,redeem", true,
 	"All coupons have been claimed.", "优惠券已抢光"},
@@ -59,7 +59,7 @@ static const Outcome outcomes[] = {
 	"You have set this reminder already.", "您已设置过该提醒"},
 	[OUTCOME_NOT_RESERVED] = {"not_reserved", "remind", false,
 	"You have not set this reminder.", "您未设置该提醒"},
-	[OUTCOME_NO_COUPON] = {"no_coupon", "order", false,
+	[OUTCOME_NO_COUPON] = {"no_coupon", "order,wallet", false,
 	"There is no such coupon.", "没有可用的优惠券"},
 	[OUTCOME_NOT_YET_VALID] = {"not_yet_valid", "order", true,
 	"This coupon cannot be used yet.", "优惠券尚未到使用时间"},
@@ -67,7 +67,7 @@ static const Outcome outcomes[] = {
 	"This coupon has expired.", "优惠券已过期"},
 	[OUTCOME_USED] = {"used", "order", false,
 	"This coupon has been used.", "优惠券已被使用"},
-	[OUTCOME_LOCKED] = {"locked", "order", true,
+	[OUTCOME_LOCKED] = {"locked", "order,wallet", true,
 	"This coupon is held by another order.", "优惠券已被其他订单占用"},
 	[OUTCOME_REVOKED] = {"revoked", "order", false,
 	"This coupon is no longer valid.", "优惠券已作废"},

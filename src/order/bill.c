@@ -151,12 +151,12 @@ LineCents(const char *text, int line)
 static int64
 ShopNumber(const char *text, int line)
 {
-	int64		shop = 0;
-	const char *c;
+	char	   *end;
+	int64		shop;
 
-	for (c = text; *c >= '0' && *c <= '9' && shop <= (PG_INT64_MAX - 9) / 10; c++)
-		shop = shop * 10 + (*c - '0');
-	if (*c != '\0' || shop == 0)
+	errno = 0;
+	shop = strtoi64(text, &end, 10);
+	if (errno != 0 || *end != '\0' || text[0] < '0' || text[0] > '9' || shop <= 0)
 		RefuseItems(line, "\"shop_number\" must be a positive number of 64 bits.");
 	return shop;
 }
@@ -177,21 +177,15 @@ ReadLine(JsonbContainer *object, const Bill *bill, int number, BillLine *line)
 	line->shop_number = shop ? ShopNumber(shop, number) : bill->shop_number;
 }
 
-/*
- * BillCompareGoods is the order of lines by goods id; NULL comes last.
- */
-int
-BillCompareGoods(const char *a, const char *b)
-{
-	if (a == NULL || b == NULL)
-		return (a == NULL) - (b == NULL);
-	return strcmp(a, b);
-}
-
 static int
 CompareLines(const void *a, const void *b)
 {
-	return BillCompareGoods(((const BillLine *) a)->goods_id, ((const BillLine *) b)->goods_id);
+	const char *left = ((const BillLine *) a)->goods_id;
+	const char *right = ((const BillLine *) b)->goods_id;
+
+	if (left == NULL || right == NULL)
+		return (left == NULL) - (right == NULL);
+	return strcmp(left, right);
 }
 
 static void

@@ -32,6 +32,5 @@ extern int64 BillCents(Datum amount, const char *name);
 extern int64 BillCentsOfRow(Datum amount);
 extern Datum BillNumeric(int64 cents);
 extern void BillRead(FunctionCallInfo fcinfo, int amount, int shop, int items, Bill *bill);
-extern int	BillCompareGoods(const char *a, const char *b);
 
 #endif							/* COUPON_BILL_H */

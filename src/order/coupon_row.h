@@ -30,8 +30,10 @@ typedef struct CouponRow
 	TimestampTz locked_until;	/* 0: null */
 	TimestampTz used_at;		/* 0: null */
 	char	   *order_id;		/* NULL: none */
+	bool		has_money;		/* an imported coupon may lack the following two */
 	int64		order_cents;
 	int64		discount;		/* cents */
+	bool		visible;		/* to the caller; else it only counts */
 	bool		has_template;	/* else the following is nothing */
 	DiscountRule rule;
 	char	   *refund_policy;
@@ -54,8 +56,8 @@ typedef struct VisibleShops
 	char		null;			/* 'n': all */
 } VisibleShops;
 
-extern int	CouponRowsLock(int64 user_id, const int64 *ids, int n, const VisibleShops *visible,
-						   CouponRow **rows);
+extern int	CouponRowsLock(int64 user_id, const char *order_id, const int64 *ids, int n,
+						   const VisibleShops *visible, CouponRow **rows);
 extern int	CouponRowsOfWallet(int64 user_id, TimestampTz ends_after, const VisibleShops *visible,
 							   CouponRow **rows);
 extern CouponStanding CouponRowStanding(const CouponRow *row, const char *order_id,

@@ -9,8 +9,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
-#include "utils/builtins.h"
+#include "utils/array.h"
 
 #include "order/discount.h"
 
@@ -20,9 +19,21 @@ IsOfShop(const DiscountRule *rule, bool has_shop, int64 shop_number)
 	return !rule->has_shop || (has_shop && shop_number == rule->shop_number);
 }
 
-/* The first line with goods of this id, or where it would be; lines are in their order. */
+/* The order of lines against goods of an id of so many bytes; lines without goods come last. */
 static int
-FindGoods(const Bill *bill, const char *goods_id)
+CompareGoods(const BillLine *line, const char *id, int length)
+{
+	int			order;
+
+	if (line->goods_id == NULL)
+		return 1;
+	order = strncmp(line->goods_id, id, length);
+	return order != 0 ? order : line->goods_id[length] != '\0';
+}
+
+/* The first line with goods of this id, or where it would be. */
+static int
+FindGoods(const Bill *bill, const char *id, int length)
 {
 	int			low = 0;
 	int			high = bill->nlines;
@@ -31,7 +42,7 @@ FindGoods(const Bill *bill, const char *goods_id)
 	{
 		int			middle = (low + high) / 2;
 
-		if (BillCompareGoods(bill->lines[middle].goods_id, goods_id) < 0)
+		if (CompareGoods(&bill->lines[middle], id, length) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -39,50 +50,35 @@ FindGoods(const Bill *bill, const char *goods_id)
 	return low;
 }
 
-/* The sum of the shop's lines with goods of this id; adds to how many these are. */
+/* The sum of the shop's lines with goods of the template, each line once; sets how many. */
 static int64
-SumOfGoods(const DiscountRule *rule, const Bill *bill, const char *goods_id, int *n)
+SumOfGoods(const DiscountRule *rule, const Bill *bill, int *n)
 {
+	bool	   *seen = palloc0(Max(bill->nlines, 1) * sizeof(bool));
 	int64		sum = 0;
-
-	for (int i = FindGoods(bill, goods_id);
-		 i < bill->nlines && BillCompareGoods(bill->lines[i].goods_id, goods_id) == 0; i++)
-	{
-		const BillLine *line = &bill->lines[i];
-
-		if (!IsOfShop(rule, line->has_shop, line->shop_number))
-			continue;
-		sum += line->cents;
-		(*n)++;
-	}
-	return sum;
-}
-
-static int
-CompareTexts(const void *a, const void *b)
-{
-	return strcmp(*(char *const *) a, *(char *const *) b);
-}
-
-/* The same for all goods of the template, each of them once. */
-static int64
-SumOfAllGoods(const DiscountRule *rule, const Bill *bill, int *n)
-{
 	Datum	   *ids;
 	bool	   *nulls;
 	int			nids;
-	char	  **texts;
-	int64		sum = 0;
 
-	deconstruct_array(rule->goods_ids, TEXTOID, -1, false, TYPALIGN_INT, &ids, &nulls, &nids);
-	texts = palloc(Max(nids, 1) * sizeof(char *));
-	for (int i = 0; i < nids; i++)
-		texts[i] = nulls[i] ? pstrdup("") : TextDatumGetCString(ids[i]);
-	qsort(texts, nids, sizeof(char *), CompareTexts);
-	for (int i = 0; i < nids; i++)
+	*n = 0;
+	deconstruct_array(DatumGetArrayTypeP(rule->goods_ids), TEXTOID, -1, false, TYPALIGN_INT,
+					  &ids, &nulls, &nids);
+	for (int k = 0; k < nids; k++)
 	{
-		if (i == 0 || strcmp(texts[i], texts[i - 1]) != 0)
-			sum += SumOfGoods(rule, bill, texts[i], n);
+		const char *id = nulls[k] ? "" : VARDATA_ANY(DatumGetPointer(ids[k]));
+		int			length = nulls[k] ? 0 : VARSIZE_ANY_EXHDR(DatumGetPointer(ids[k]));
+
+		for (int i = FindGoods(bill, id, length);
+			 i < bill->nlines && CompareGoods(&bill->lines[i], id, length) == 0 && !seen[i]; i++)
+		{
+			const BillLine *line = &bill->lines[i];
+
+			seen[i] = true;
+			if (!IsOfShop(rule, line->has_shop, line->shop_number))
+				continue;
+			sum += line->cents;
+			(*n)++;
+		}
 	}
 	return sum;
 }
@@ -99,7 +95,7 @@ SumOfWhatCounts(const DiscountRule *rule, const Bill *bill, OutcomeCode *code)
 	{
 		if (!IsOfShop(rule, bill->has_shop, bill->shop_number))
 			*code = OUTCOME_SHOP_NOT_MATCHED;
-		else if (rule->goods_ids != NULL)
+		else if (rule->has_goods)
 			*code = OUTCOME_GOODS_UNKNOWN;
 		return bill->cents;
 	}
@@ -114,10 +110,9 @@ SumOfWhatCounts(const DiscountRule *rule, const Bill *bill, OutcomeCode *code)
 	}
 	if (n == 0)
 		*code = OUTCOME_SHOP_NOT_MATCHED;
-	if (n == 0 || rule->goods_ids == NULL)
+	if (n == 0 || !rule->has_goods)
 		return sum;
-	n = 0;
-	sum = SumOfAllGoods(rule, bill, &n);
+	sum = SumOfGoods(rule, bill, &n);
 	if (n == 0)
 		*code = OUTCOME_GOODS_NOT_MATCHED;
 	return sum;
@@ -151,5 +146,7 @@ DiscountOf(const DiscountRule *rule, const Bill *bill)
 	if (rule->most > 0)
 		discount.cents = Min(discount.cents, rule->most);
 	discount.cents = Min(discount.cents, sum);
+	if (discount.cents == 0)
+		discount.code = OUTCOME_BELOW_THRESHOLD;	/* it would be spent for nothing */
 	return discount;
 }

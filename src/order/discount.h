@@ -5,8 +5,6 @@
 #ifndef COUPON_DISCOUNT_H
 #define COUPON_DISCOUNT_H
 
-#include "utils/array.h"
-
 #include "base/outcome.h"
 #include "order/bill.h"
 
@@ -19,7 +17,8 @@ typedef struct DiscountRule
 	int64		most;			/* 0: no bound */
 	bool		has_shop;		/* else it is the platform's */
 	int64		shop_number;
-	ArrayType  *goods_ids;		/* text[]; NULL: all goods */
+	bool		has_goods;		/* else it is for all */
+	Datum		goods_ids;		/* text[], perhaps toasted */
 } DiscountRule;
 
 typedef struct Discount

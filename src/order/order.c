@@ -12,6 +12,7 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
@@ -30,6 +31,8 @@ PG_FUNCTION_INFO_V1(coupon_release);
 PG_FUNCTION_INFO_V1(coupon_refund);
 PG_FUNCTION_INFO_V1(coupon_revoke);
 PG_FUNCTION_INFO_V1(coupon_wallet_hide);
+
+#define MOST_REASON 1000		/* characters */
 
 /* One call of a verb. */
 typedef struct OrderCall
@@ -56,21 +59,84 @@ typedef struct OrderAnswer
 	TimestampTz locked_until;	/* 0: null */
 } OrderAnswer;
 
-/* The rights are those of the caller; then statements run as the owner until End. */
+/*
+ * Whether a verb runs.  A trigger of a shop's on coupons or their history must not call another
+ * in the middle of it: each would overwrite what the other has judged.
+ */
+static bool running = false;
+
 static void
-Begin(OrderCall *call, RoleKinds kinds, int64 user_id, const char *order_id)
+NotRunning(void *arg)
+{
+	running = false;
+}
+
+/* The context ends with End, and with an error. */
+static void
+NoteRunning(void)
+{
+	MemoryContextCallback *at_end = palloc0(sizeof(MemoryContextCallback));
+
+	if (running)
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+				 errmsg("a verb of orders cannot be called by a trigger within another"),
+				 errhint("Call it after the statement.")));
+	at_end->func = NotRunning;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, at_end);
+	running = true;
+}
+
+/* The coupon that an argument names. */
+static int64
+NamedCoupon(FunctionCallInfo fcinfo, int arg)
+{
+	ArgRequire(fcinfo, arg, "user_coupon_id");
+	if (PG_GETARG_INT64(arg) <= 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("user_coupon_id %lld is not positive", (long long) PG_GETARG_INT64(arg))));
+	return PG_GETARG_INT64(arg);
+}
+
+/* Lock and read all that the order has to do with, and the coupon that is named (0: none). */
+static void
+LockCoupons(OrderCall *call, int64 named)
+{
+	int64	   *ids = palloc((call->npast + 1) * sizeof(int64));
+	int			n = 0;
+
+	if (named != 0)
+		ids[n++] = named;
+	for (int i = 0; i < call->npast; i++)
+	{
+		if (call->past[i].coupon_id != named)
+			ids[n++] = call->past[i].coupon_id;
+	}
+	call->nrows = CouponRowsLock(call->user_id, call->order_id, ids, n, &call->visible, &call->rows);
+}
+
+/*
+ * The rights are those of the caller; then statements run as the owner until End.  The time
+ * is taken when all is locked: who had it before may have judged by a later one than that of
+ * our statement.
+ */
+static void
+Begin(OrderCall *call, RoleKinds kinds, int64 user_id, const char *order_id, int64 named)
 {
 	ArgCheckUserId(user_id);
 	memset(call, 0, sizeof(OrderCall));
 	call->user_id = user_id;
 	call->order_id = order_id;
-	call->now = GetCurrentStatementStartTimestamp();
 	RoleBoundShops(kinds, &call->visible.shops, &call->visible.null);
 	if (order_id != NULL)
 		OrderTakeTurn(user_id, order_id);
 	QueryBegin(&call->scope);
+	NoteRunning();
 	if (order_id != NULL)
 		call->npast = OrderReadPast(user_id, order_id, &call->past);
+	LockCoupons(call, named);
+	call->now = GetCurrentTimestamp();
 }
 
 static void
@@ -101,31 +167,13 @@ WasRefunded(const OrderCall *call, int64 coupon_id)
 	return past != NULL && past->refunded;
 }
 
-/* Lock and read all that the order has to do with, and the coupon that is named (0: none). */
-static void
-LockCoupons(OrderCall *call, int64 named)
-{
-	int64	   *ids = palloc((call->npast + 1) * sizeof(int64));
-	int			n = 0;
-
-	if (named != 0)
-		ids[n++] = named;
-	for (int i = 0; i < call->npast; i++)
-	{
-		if (strcmp(call->past[i].last, "release") != 0 && call->past[i].coupon_id != named)
-			ids[n++] = call->past[i].coupon_id;
-	}
-	if (n > 0)
-		call->nrows = CouponRowsLock(call->user_id, ids, n, &call->visible, &call->rows);
-}
-
 /* NULL: the user has no such coupon, or the caller may not see it. */
 static CouponRow *
 RowOf(OrderCall *call, int64 coupon_id)
 {
 	for (int i = 0; i < call->nrows; i++)
 	{
-		if (call->rows[i].id == coupon_id)
+		if (call->rows[i].id == coupon_id && call->rows[i].visible)
 			return &call->rows[i];
 	}
 	return NULL;
@@ -217,16 +265,17 @@ Take(OrderCall *call, CouponRow *row, const Bill *bill, TimestampTz deadline, bo
 	AnswerHad(answer, row, false);
 }
 
-/* The end of a lease that begins now.  Raises VC003 for one that is too short or too long. */
+/* A lease that begins at a moment ends.  Raises VC003 for one that is too short or too long. */
 static TimestampTz
-Deadline(FunctionCallInfo fcinfo, int arg)
+Deadline(FunctionCallInfo fcinfo, int arg, TimestampTz now)
 {
-	TimestampTz now = GetCurrentStatementStartTimestamp();
 	TimestampTz end = now;
 	Interval	longest = {.day = 7};
 
 	ArgRequire(fcinfo, arg, "ttl");
-	if (DatumGetBool(DirectFunctionCall2(interval_le, PG_GETARG_DATUM(arg), IntervalPGetDatum(&longest))))
+	if (PG_GETARG_INTERVAL_P(arg)->month == 0 &&
+		DatumGetBool(DirectFunctionCall2(interval_le, PG_GETARG_DATUM(arg), IntervalPGetDatum(&longest))) &&
+		DatumGetBool(DirectFunctionCall2(interval_ge, PG_GETARG_DATUM(arg), DirectFunctionCall1(interval_um, IntervalPGetDatum(&longest)))))
 		end = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(now),
 													  PG_GETARG_DATUM(arg)));
 	if (end <= now)
@@ -297,7 +346,6 @@ coupon_lock(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	OrderAnswer answer = {.code = OUTCOME_NO_COUPON};
 	int64		payable = 0;
-	TimestampTz deadline;
 	OrderCall	call;
 	Bill		bill;
 	CouponRow  *row;
@@ -305,19 +353,17 @@ coupon_lock(PG_FUNCTION_ARGS)
 	bool		nulls[6] = {false};
 	bool		ok;
 
-	ArgRequire(fcinfo, 0, "user_coupon_id");
+	answer.coupon_id = NamedCoupon(fcinfo, 0);
 	ArgRequire(fcinfo, 1, "user_id");
 	ArgRequire(fcinfo, 7, "combine");
 	BillRead(fcinfo, 3, 4, 5, &bill);
-	deadline = Deadline(fcinfo, 6);
+	(void) Deadline(fcinfo, 6, GetCurrentStatementStartTimestamp());
 	InitMaterializedSRF(fcinfo, 0);
 
-	answer.coupon_id = PG_GETARG_INT64(0);
-	Begin(&call, ROLE_APPLICATION, PG_GETARG_INT64(1), ArgOrderId(fcinfo, 2));
-	LockCoupons(&call, answer.coupon_id);
+	Begin(&call, ROLE_APPLICATION, PG_GETARG_INT64(1), ArgOrderId(fcinfo, 2), answer.coupon_id);
 	row = RowOf(&call, answer.coupon_id);
 	if (row != NULL)
-		LockCoupon(&call, row, &bill, deadline, PG_GETARG_BOOL(7), &answer);
+		LockCoupon(&call, row, &bill, Deadline(fcinfo, 6, call.now), PG_GETARG_BOOL(7), &answer);
 	ok = answer.code == OUTCOME_OK;
 	if (ok)
 		payable = Payable(&call, &answer);
@@ -405,13 +451,24 @@ PutAnswer(ReturnSetInfo *rsinfo, const OrderAnswer *answer, bool with_money, int
 static int64
 BeginByOrder(FunctionCallInfo fcinfo, OrderCall *call, RoleKinds kinds)
 {
-	int64		coupon_id = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
+	int64		coupon_id = PG_ARGISNULL(2) ? 0 : NamedCoupon(fcinfo, 2);
 
 	ArgRequire(fcinfo, 0, "user_id");
 	InitMaterializedSRF(fcinfo, 0);
-	Begin(call, kinds, PG_GETARG_INT64(0), ArgOrderId(fcinfo, 1));
-	LockCoupons(call, coupon_id);
+	Begin(call, kinds, PG_GETARG_INT64(0), ArgOrderId(fcinfo, 1), coupon_id);
 	return coupon_id;
+}
+
+/* Whether a verb is about a row: the one that is named, or all but what the order has released. */
+static bool
+IsMeant(const OrderCall *call, const CouponRow *row, int64 named)
+{
+	if (!row->visible)
+		return false;
+	if (named != 0)
+		return row->id == named;
+	return !WasLast(call, row->id, "release") ||
+		(row->order_id != NULL && strcmp(row->order_id, call->order_id) == 0);
 }
 
 static const OrderAnswer no_coupon = {.code = OUTCOME_NO_COUPON};
@@ -434,13 +491,17 @@ coupon_use(PG_FUNCTION_ARGS)
 
 	if (has_bill)
 		BillRead(fcinfo, 3, 4, 5, &bill);
+	else if (!PG_ARGISNULL(4) || !PG_ARGISNULL(5))
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("shop_number and items need an amount")));
 	named = BeginByOrder(fcinfo, &call, ROLE_APPLICATION);
 	answers = palloc0((call.nrows + 1) * sizeof(OrderAnswer));
 	for (int i = 0; i < call.nrows; i++)
 	{
 		CouponRow  *row = &call.rows[i];
 
-		if (named != 0 && row->id != named)
+		if (!IsMeant(&call, row, named))
 			continue;
 		answers[n].coupon_id = row->id;
 		UseCoupon(&call, row, has_bill ? &bill : NULL, named != 0, &answers[n++]);
@@ -477,16 +538,29 @@ ReleaseCoupon(OrderCall *call, CouponRow *row, OrderAnswer *answer)
 	else if (has_it || WasLast(call, row->id, "lock"))
 	{
 		/* Where the lease has run out another order may have taken the coupon. */
-		Record(call, "release", row, NULL);
+		CouponRow	was = *row;
+
 		if (has_it)
 		{
 			Clear(row, COUPON_UNUSED);
 			CouponRowStore(row);
 		}
+		Record(call, "release", &was, NULL);
 		answer->code = OUTCOME_OK;
 	}
 	else if (row->status != COUPON_REVOKED)
 		answer->code = OUTCOME_WRONG_ORDER;
+}
+
+/* The user has as much time left as when it was used. */
+static TimestampTz
+MovedEnd(const CouponRow *row, TimestampTz now)
+{
+	TimestampTz since = row->used_at == 0 ? 0 : Max(now - row->used_at, 0);
+
+	if (TIMESTAMP_NOT_FINITE(row->use_end) || row->use_end >= END_TIMESTAMP - since)
+		return row->use_end;
+	return row->use_end + since;
 }
 
 static void
@@ -494,6 +568,7 @@ RefundCoupon(OrderCall *call, CouponRow *row, OrderAnswer *answer)
 {
 	CouponStanding standing = CouponRowStanding(row, call->order_id, call->now, &answer->code);
 	const char *policy = row->has_template ? row->refund_policy : "keep";
+	CouponRow	was = *row;
 
 	if (standing == COUPON_USED_BY_IT)
 	{
@@ -501,12 +576,11 @@ RefundCoupon(OrderCall *call, CouponRow *row, OrderAnswer *answer)
 		if (strcmp(policy, "keep") == 0 ||
 			(strcmp(policy, "return_if_valid") == 0 && row->use_end <= call->now))
 			return;
-		Record(call, "refund", row, NULL);
-		/* The user has as much time left as when it was used. */
-		if (strcmp(policy, "return") == 0 && !TIMESTAMP_NOT_FINITE(row->use_end))
-			row->use_end += Max(call->now - row->used_at, 0);
+		if (strcmp(policy, "return") == 0)
+			row->use_end = MovedEnd(row, call->now);
 		Clear(row, COUPON_UNUSED);
 		CouponRowStore(row);
+		Record(call, "refund", &was, NULL);
 		answer->code = OUTCOME_OK;
 	}
 	else if (WasLast(call, row->id, "refund"))
@@ -523,21 +597,27 @@ RefundCoupon(OrderCall *call, CouponRow *row, OrderAnswer *answer)
 /* A verb that answers a row for each coupon, without money. */
 static Datum
 GiveBack(FunctionCallInfo fcinfo,
-		 void (*one) (OrderCall *call, CouponRow *row, OrderAnswer *answer))
+		 void (*one) (OrderCall *call, CouponRow *row, OrderAnswer *answer), const char *done)
 {
 	OrderCall	call;
 	int64		named = BeginByOrder(fcinfo, &call, ROLE_APPLICATION | ROLE_OPERATOR);
 	int			n = 0;
 
-	for (int i = 0; i < call.nrows; i++)
+	/* What was done is answered again where nothing is left to do. */
+	for (int again = 0; again <= 1 && n == 0; again++)
 	{
-		OrderAnswer answer = {.coupon_id = call.rows[i].id};
+		for (int i = 0; i < call.nrows; i++)
+		{
+			CouponRow  *row = &call.rows[i];
+			OrderAnswer answer = {.coupon_id = row->id};
 
-		if (named != 0 && answer.coupon_id != named)
-			continue;
-		one(&call, &call.rows[i], &answer);
-		PutAnswer((ReturnSetInfo *) fcinfo->resultinfo, &answer, false, 0);
-		n++;
+			if (again ? !row->visible || named != 0 || !WasLast(&call, row->id, done) :
+				!IsMeant(&call, row, named))
+				continue;
+			one(&call, row, &answer);
+			PutAnswer((ReturnSetInfo *) fcinfo->resultinfo, &answer, false, 0);
+			n++;
+		}
 	}
 	if (n == 0)
 		PutAnswer((ReturnSetInfo *) fcinfo->resultinfo, &no_coupon, false, 0);
@@ -552,7 +632,7 @@ GiveBack(FunctionCallInfo fcinfo,
 Datum
 coupon_release(PG_FUNCTION_ARGS)
 {
-	return GiveBack(fcinfo, ReleaseCoupon);
+	return GiveBack(fcinfo, ReleaseCoupon, "release");
 }
 
 /*
@@ -562,7 +642,7 @@ coupon_release(PG_FUNCTION_ARGS)
 Datum
 coupon_refund(PG_FUNCTION_ARGS)
 {
-	return GiveBack(fcinfo, RefundCoupon);
+	return GiveBack(fcinfo, RefundCoupon, "refund");
 }
 
 /* A verb on (user_coupon_id, user_id) that answers code, outcome, repeated. */
@@ -577,13 +657,16 @@ ChangeOne(FunctionCallInfo fcinfo, RoleKinds kinds,
 	CouponRow  *row;
 	Datum		values[3];
 	bool		nulls[3] = {false};
+	int64		coupon_id = NamedCoupon(fcinfo, 0);
 
-	ArgRequire(fcinfo, 0, "user_coupon_id");
 	ArgRequire(fcinfo, 1, "user_id");
+	if (reason != NULL && pg_mbstrlen(reason) > MOST_REASON)
+		ereport(ERROR,
+				(errcode(ERRCODE_COUPON_BAD_ARGUMENT),
+				 errmsg("reason has more than %d characters", MOST_REASON)));
 	InitMaterializedSRF(fcinfo, 0);
-	Begin(&call, kinds, PG_GETARG_INT64(1), NULL);
-	LockCoupons(&call, PG_GETARG_INT64(0));
-	row = RowOf(&call, PG_GETARG_INT64(0));
+	Begin(&call, kinds, PG_GETARG_INT64(1), NULL, coupon_id);
+	row = RowOf(&call, coupon_id);
 	if (row != NULL)
 		change(&call, row, reason, &answer);
 	End(&call);
@@ -597,13 +680,15 @@ ChangeOne(FunctionCallInfo fcinfo, RoleKinds kinds,
 static void
 RevokeCoupon(OrderCall *call, CouponRow *row, const char *reason, OrderAnswer *answer)
 {
+	CouponRow	was = *row;
+
 	answer->code = row->status == COUPON_USED ? OUTCOME_USED : OUTCOME_OK;
 	answer->repeated = row->status == COUPON_REVOKED;
 	if (answer->code != OUTCOME_OK || answer->repeated)
 		return;
-	Record(call, "revoke", row, reason);
 	Clear(row, COUPON_REVOKED);
 	CouponRowStore(row);
+	Record(call, "revoke", &was, reason);
 }
 
 /*

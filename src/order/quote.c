@@ -11,6 +11,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "base/args.h"
@@ -34,6 +35,7 @@ Judge(const CouponRow *row, const Bill *bill, TimestampTz now, Quote *quote)
 	Discount	discount;
 
 	quote->row = row;
+	CHECK_FOR_INTERRUPTS();
 	if (CouponRowStanding(row, NULL, now, &quote->code) != COUPON_FREE)
 		return;
 	discount = DiscountOf(&row->rule, bill);
@@ -75,7 +77,7 @@ Put(ReturnSetInfo *rsinfo, const Quote *quote, const Bill *bill)
 	nulls[2] = row->name == NULL;
 	nulls[4] = usable;
 	nulls[5] = nulls[6] = !usable;
-	nulls[7] = quote->code != OUTCOME_BELOW_THRESHOLD;
+	nulls[7] = quote->short_by == 0;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 }
 
@@ -93,6 +95,8 @@ coupon_quote(PG_FUNCTION_ARGS)
 	CouponRow  *rows;
 	Quote	   *quotes;
 	int			n;
+	MemoryContext each;
+	MemoryContext all;
 
 	ArgRequire(fcinfo, 0, "user_id");
 	ArgCheckUserId(PG_GETARG_INT64(0));
@@ -104,11 +108,14 @@ coupon_quote(PG_FUNCTION_ARGS)
 	QueryBegin(&scope);
 	n = CouponRowsOfWallet(PG_GETARG_INT64(0), now - USECS_PER_DAY, &visible, &rows);
 	quotes = palloc0(Max(n, 1) * sizeof(Quote));
+	each = AllocSetContextCreate(CurrentMemoryContext, "coupon quote", ALLOCSET_DEFAULT_SIZES);
+	all = MemoryContextSwitchTo(each);
 	for (int i = 0; i < n; i++)
 	{
-		CHECK_FOR_INTERRUPTS();
 		Judge(&rows[i], &bill, now, &quotes[i]);
+		MemoryContextReset(each);
 	}
+	MemoryContextSwitchTo(all);
 	qsort(quotes, n, sizeof(Quote), CompareQuotes);
 	for (int i = 0; i < Min(n, PG_GETARG_INT32(4)); i++)
 		Put((ReturnSetInfo *) fcinfo->resultinfo, &quotes[i], &bill);

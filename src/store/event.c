@@ -40,5 +40,9 @@ EventAdd(const Event *event)
 
 	nulls[4] = nulls[5] = nulls[6] = event->order_id == NULL ? 'n' : ' ';
 	nulls[7] = event->reason == NULL ? 'n' : ' ';
-	QueryRun(&add_event, args, nulls);
+	if (QueryRun(&add_event, args, nulls) != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+				 errmsg("what was done with coupon %lld could not be recorded", (long long) event->coupon_id),
+				 errdetail("A trigger or rule on \"coupon_event\" has prevented it.")));
 }

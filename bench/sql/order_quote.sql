@@ -1,0 +1,1 @@
+SELECT count(*) FROM coupon_quote(:owner, 50);
