@@ -105,6 +105,22 @@ MakeSocketRoom(int fd)
 }
 
 /*
+ * fd.c keeps files open for later up to its limit, and has heard of a part of our sockets
+ * only.  Where the process is at its end, those are closed; they are opened again when needed.
+ */
+static int
+OpenSocket(const struct curl_sockaddr *address)
+{
+	int			type = address->socktype | SOCK_CLOEXEC;
+	int			fd = socket(address->family, type, address->protocol);
+
+	if (fd >= 0 || errno != EMFILE)
+		return fd;
+	closeAllVfds();
+	return socket(address->family, type, address->protocol);
+}
+
+/*
  * SocketsOpen opens a socket for an address, unless it is refused.
  */
 curl_socket_t
@@ -118,7 +134,7 @@ SocketsOpen(void *data, curlsocktype purpose, struct curl_sockaddr *address)
 		AddressToText(&address->addr, transfer->refused);
 		return CURL_SOCKET_BAD;
 	}
-	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+	fd = OpenSocket(address);
 	if (fd < 0)
 	{
 		transfer->shortage = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
