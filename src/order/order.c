@@ -132,7 +132,6 @@ Begin(OrderCall *call, RoleKinds kinds, int64 user_id, const char *order_id, int
 	if (order_id != NULL)
 		OrderTakeTurn(user_id, order_id);
 	QueryBegin(&call->scope);
-	QueryPlanByIndex();			/* the history of one order is short, and the table may have been empty */
 	NoteRunning();
 	if (order_id != NULL)
 		call->npast = OrderReadPast(user_id, order_id, &call->past);
